@@ -1,0 +1,300 @@
+"""One way to list, read and write files on a path (local disk, NFS) and on gs://.
+
+Every function takes a *place*: a path or a gs:// address. Writes are atomic: a reader sees the old content or the new, never a
+part. gs:// goes through google-cloud-storage with the environment's credentials; with STORAGE_EMULATOR_HOST set it talks to
+that emulator without any.
+"""
+
+import contextlib
+import fnmatch
+import functools
+import glob
+import hashlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+GCS = "gs://"
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file that `list_files` found."""
+
+    place: str
+    size: int
+    """Bytes."""
+    version: str
+    """Changes when the content does: modification time in ns on a path, the object's generation on gs://."""
+
+
+def join(place: str, *parts: str) -> str:
+    """`place` with `parts` below it."""
+    return "/".join([place.rstrip("/") or "/", *(part.strip("/") for part in parts)])
+
+
+def list_files(pattern: str) -> list[FileInfo]:
+    """The files that `pattern` names, sorted: one file, a glob (`*`, `?`, `[]`, `**`), or every file in a folder.
+
+    Hidden files and empty matches are left out; nothing found is an empty list.
+    """
+    return _backend(pattern).list_files(pattern)
+
+
+def exists(place: str) -> bool:
+    """Whether there is a file, or on a path a folder."""
+    return _backend(place).exists(place)
+
+
+def open_input(place: str) -> BinaryIO:
+    """Opens a file for reading in binary. Raises FileNotFoundError."""
+    return _backend(place).open_input(place)
+
+
+def read_bytes(place: str) -> bytes:
+    """The whole content. Raises FileNotFoundError."""
+    with open_input(place) as file:
+        return file.read()
+
+
+def write_bytes(place: str, content: bytes) -> None:
+    """Writes a whole file, in place of what was there; folders above it are made."""
+    _backend(place).write(place, content)
+
+
+def create_exclusive(place: str, content: bytes) -> bool:
+    """Writes a whole file unless it exists; returns whether this call made it. Of racing calls exactly one does.
+
+    On a path this is a hard link to a finished temporary file, which needs no lock and holds on NFS too; on gs:// it is the
+    precondition ifGenerationMatch=0.
+    """
+    return _backend(place).create_exclusive(place, content)
+
+
+def list_names(place: str) -> list[str]:
+    """Names directly below a folder, sorted; a folder's and a file's alike. A missing folder has none."""
+    return _backend(place).list_names(place)
+
+
+def upload_folder(local: Path, place: str, last: str) -> None:
+    """Copies a folder to `place`, the file `last` after all others, so that its presence says that the folder is whole.
+
+    On a path the copy is made under a temporary name and renamed, so that it appears at once. A folder that is whole already
+    is left as it is; one that is not is completed (gs://) or replaced (path).
+    """
+    _backend(place).upload_folder(local, place, last)
+
+
+@contextlib.contextmanager
+def local_folder(place: str) -> Iterator[Path]:
+    """The folder at `place` on local disk: itself for a path, a temporary copy for gs://. Raises FileNotFoundError."""
+    if not place.startswith(GCS):
+        if not Path(place).is_dir():
+            raise FileNotFoundError(f"there is no folder {place}")
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="paraserve-") as folder:
+        _gcs().download_folder(place, Path(folder))
+        yield Path(folder)
+
+
+def remove_folder(place: str) -> None:
+    """Removes a folder and all below it; a missing one is fine."""
+    _backend(place).remove_folder(place)
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a local file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Backend(Protocol):
+    def list_files(self, pattern: str) -> list[FileInfo]: ...
+    def exists(self, place: str) -> bool: ...
+    def open_input(self, place: str) -> BinaryIO: ...
+    def write(self, place: str, content: bytes) -> None: ...
+    def create_exclusive(self, place: str, content: bytes) -> bool: ...
+    def list_names(self, place: str) -> list[str]: ...
+    def upload_folder(self, local: Path, place: str, last: str) -> None: ...
+    def remove_folder(self, place: str) -> None: ...
+
+
+def _backend(place: str) -> _Backend:
+    if place.startswith(GCS):
+        return _gcs()
+    if "://" in place:
+        raise ValueError(f"cannot read or write '{place}': only paths and gs:// addresses are supported")
+    if not place:
+        raise ValueError("an empty place was given; set it to a path or a gs:// address")
+    return _PathBackend()
+
+
+class _PathBackend:
+    def list_files(self, pattern: str) -> list[FileInfo]:
+        path = Path(pattern)
+        if path.is_dir():
+            found = [p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+        elif path.is_file():
+            found = [path]
+        else:
+            found = [Path(p) for p in glob.glob(pattern, recursive=True)]  # noqa: PTH207 - absolute patterns
+        files = sorted(p for p in found if p.is_file())
+        return [FileInfo(str(p), p.stat().st_size, str(p.stat().st_mtime_ns)) for p in files]
+
+    def exists(self, place: str) -> bool:
+        return Path(place).exists()
+
+    def open_input(self, place: str) -> BinaryIO:
+        return Path(place).open("rb")
+
+    def write(self, place: str, content: bytes) -> None:
+        with self._written(Path(place), content) as temporary:
+            temporary.replace(place)
+
+    def create_exclusive(self, place: str, content: bytes) -> bool:
+        with self._written(Path(place), content) as temporary:
+            try:
+                os.link(temporary, place)
+            except FileExistsError:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def _written(self, path: Path, content: bytes) -> Iterator[Path]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def list_names(self, place: str) -> list[str]:
+        path = Path(place)
+        return sorted(p.name for p in path.iterdir() if not p.name.startswith(".")) if path.is_dir() else []
+
+    def upload_folder(self, local: Path, place: str, last: str) -> None:
+        target = Path(place)
+        if (target / last).exists():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            # copyfile: the files' modes are the local machine's business (an artifact store may have made them 0600).
+            shutil.copytree(local, temporary, copy_function=shutil.copyfile)
+            if target.is_dir():
+                shutil.rmtree(target)
+            temporary.rename(target)
+        except OSError:
+            if not (target / last).exists():  # else another writer of the same content was first
+                raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def remove_folder(self, place: str) -> None:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class _GcsBackend:
+    def __init__(self) -> None:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        emulated = "STORAGE_EMULATOR_HOST" in os.environ
+        self.client = storage.Client(project="none", credentials=AnonymousCredentials()) if emulated else storage.Client()
+
+    def list_files(self, pattern: str) -> list[FileInfo]:
+        bucket, name = _split(pattern)
+        fixed = name[: min((name.find(c) for c in "*?[" if c in name), default=len(name))]
+        folder = name.rstrip("/") + "/"
+        found = []
+        for blob in self.client.list_blobs(bucket, prefix=fixed):
+            wanted = blob.name == name or (blob.name.startswith(folder) if fixed == name else _glob_match(blob.name, name))
+            if wanted and not blob.name.endswith("/"):
+                found.append(FileInfo(f"{GCS}{bucket}/{blob.name}", blob.size, str(blob.generation)))
+        return sorted(found, key=lambda info: info.place)
+
+    def exists(self, place: str) -> bool:
+        return bool(self._blob(place).exists())
+
+    def open_input(self, place: str) -> BinaryIO:
+        if not self.exists(place):  # the reader itself would only say so at its first read
+            raise FileNotFoundError(f"there is no object {place}")
+        file: BinaryIO = self._blob(place).open("rb")
+        return file
+
+    def write(self, place: str, content: bytes) -> None:
+        self._blob(place).upload_from_string(content, content_type="application/octet-stream")
+
+    def create_exclusive(self, place: str, content: bytes) -> bool:
+        from google.api_core.exceptions import PreconditionFailed
+
+        try:
+            self._blob(place).upload_from_string(content, content_type="application/octet-stream", if_generation_match=0)
+        except PreconditionFailed:
+            return False
+        return True
+
+    def list_names(self, place: str) -> list[str]:
+        bucket, name = _split(place)
+        prefix = name.rstrip("/") + "/" if name else ""
+        blobs = self.client.list_blobs(bucket, prefix=prefix, delimiter="/")
+        names = [blob.name for blob in blobs] + list(blobs.prefixes)
+        return sorted({n.removeprefix(prefix).rstrip("/") for n in names} - {""})
+
+    def upload_folder(self, local: Path, place: str, last: str) -> None:
+        if self.exists(join(place, last)):
+            return
+        files = sorted((p for p in local.rglob("*") if p.is_file()), key=lambda p: (str(p.relative_to(local)) == last, p))
+        for path in files:
+            self._blob(join(place, path.relative_to(local).as_posix())).upload_from_filename(str(path))
+
+    def download_folder(self, place: str, local: Path) -> None:
+        bucket, name = _split(place)
+        prefix = name.rstrip("/") + "/"
+        found = False
+        for blob in self.client.list_blobs(bucket, prefix=prefix):
+            path = local / blob.name.removeprefix(prefix)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            blob.download_to_filename(str(path))
+            found = True
+        if not found:
+            raise FileNotFoundError(f"there is no folder {place}")
+
+    def remove_folder(self, place: str) -> None:
+        bucket, name = _split(place)
+        for blob in self.client.list_blobs(bucket, prefix=name.rstrip("/") + "/"):
+            blob.delete()
+
+    def _blob(self, place: str) -> Any:
+        bucket, name = _split(place)
+        return self.client.bucket(bucket).blob(name)
+
+
+@functools.cache
+def _gcs() -> _GcsBackend:
+    return _GcsBackend()
+
+
+def _split(place: str) -> tuple[str, str]:
+    bucket, _, name = place.removeprefix(GCS).partition("/")
+    if not bucket:
+        raise ValueError(f"'{place}' names no bucket; write gs://BUCKET/NAME")
+    return bucket, name
+
+
+def _glob_match(name: str, pattern: str) -> bool:
+    """Whether an object's name matches a glob as a path would: `*` stays within a folder, `**` does not."""
+    if "**" in pattern:
+        return fnmatch.fnmatchcase(name, pattern)
+    names, patterns = name.split("/"), pattern.split("/")
+    return len(names) == len(patterns) and all(fnmatch.fnmatchcase(n, p) for n, p in zip(names, patterns, strict=True))
