@@ -82,9 +82,12 @@ class Manifest:
     def from_json(cls, content: bytes) -> "Manifest":
         values = json.loads(content)
         if values.get("format") != FORMAT:
-            raise ValueError(f"the manifest has format {values.get('format')}; this version reads {FORMAT}: ingest the data again")
+            raise ValueError(
+                f"the manifest has format {values.get('format')}; this version reads {FORMAT}: ingest the data again"
+            )
         splits = {
-            name: Split(**{**split, "shards": tuple(Shard(**shard) for shard in split["shards"])}) for name, split in values["splits"].items()
+            name: Split(**{**split, "shards": tuple(Shard(**shard) for shard in split["shards"])})
+            for name, split in values["splits"].items()
         }
         return cls(
             spec=parse_spec(values["spec"]),
@@ -105,4 +108,6 @@ def read_manifest(shards: str) -> Manifest:
     try:
         return Manifest.from_json(storage.read_bytes(storage.join(shards, FILE)))
     except FileNotFoundError as error:
-        raise ValueError(f"there is no packed data set at {shards} (no {FILE}); run ingest first, or correct the place") from error
+        raise ValueError(
+            f"there is no packed data set at {shards} (no {FILE}); run ingest first, or correct the place"
+        ) from error

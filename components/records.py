@@ -221,7 +221,9 @@ def _decode(record: "tf.Tensor", layout: Layout) -> tuple["tf.Tensor", "tf.Tenso
         return values
 
     header = take(tf.int64, layout.header_length)
-    tf.debugging.assert_equal(header[:2], tf.constant([MAGIC, layout.digest], tf.int64), "a shard of other columns than the spec says")
+    tf.debugging.assert_equal(
+        header[:2], tf.constant([MAGIC, layout.digest], tf.int64), "a shard of other columns than the spec says"
+    )
     n = header[2]
     labels = take(tf.float32, n)
     dense = tf.reshape(take(tf.float32, n * len(layout.dense)), [n, len(layout.dense)])

@@ -210,7 +210,9 @@ class _GcsBackend:
         from google.cloud import storage
 
         emulated = "STORAGE_EMULATOR_HOST" in os.environ
-        self.client = storage.Client(project="none", credentials=AnonymousCredentials()) if emulated else storage.Client()
+        self.client = (
+            storage.Client(project="none", credentials=AnonymousCredentials()) if emulated else storage.Client()
+        )
 
     def list_files(self, pattern: str) -> list[FileInfo]:
         bucket, name = _split(pattern)
@@ -218,7 +220,9 @@ class _GcsBackend:
         folder = name.rstrip("/") + "/"
         found = []
         for blob in self.client.list_blobs(bucket, prefix=fixed):
-            wanted = blob.name == name or (blob.name.startswith(folder) if fixed == name else _glob_match(blob.name, name))
+            wanted = blob.name == name or (
+                blob.name.startswith(folder) if fixed == name else _glob_match(blob.name, name)
+            )
             if wanted and not blob.name.endswith("/"):
                 found.append(FileInfo(f"{GCS}{bucket}/{blob.name}", blob.size, str(blob.generation)))
         return sorted(found, key=lambda info: info.place)
@@ -239,7 +243,9 @@ class _GcsBackend:
         from google.api_core.exceptions import PreconditionFailed
 
         try:
-            self._blob(place).upload_from_string(content, content_type="application/octet-stream", if_generation_match=0)
+            self._blob(place).upload_from_string(
+                content, content_type="application/octet-stream", if_generation_match=0
+            )
         except PreconditionFailed:
             return False
         return True
@@ -254,7 +260,9 @@ class _GcsBackend:
     def upload_folder(self, local: Path, place: str, last: str) -> None:
         if self.exists(join(place, last)):
             return
-        files = sorted((p for p in local.rglob("*") if p.is_file()), key=lambda p: (str(p.relative_to(local)) == last, p))
+        files = sorted(
+            (p for p in local.rglob("*") if p.is_file()), key=lambda p: (str(p.relative_to(local)) == last, p)
+        )
         for path in files:
             self._blob(join(place, path.relative_to(local).as_posix())).upload_from_filename(str(path))
 

@@ -11,7 +11,12 @@ from paraserve.components.features.spec import CategoricalColumn, FeatureSpec, L
 from paraserve.components.features.transforms import Moments, apply_transforms
 
 TENSORFLOW = SimpleNamespace(
-    log1p=tf.math.log1p, maximum=tf.maximum, minimum=tf.minimum, where=tf.where, isfinite=tf.math.is_finite, zeros_like=tf.zeros_like
+    log1p=tf.math.log1p,
+    maximum=tf.maximum,
+    minimum=tf.minimum,
+    where=tf.where,
+    isfinite=tf.math.is_finite,
+    zeros_like=tf.zeros_like,
 )
 
 
@@ -38,7 +43,10 @@ def raw_to_matrices(spec: FeatureSpec, raw: Mapping[str, tf.Tensor]) -> tuple[tf
 
     A dense text that is no number raises InvalidArgumentError when the graph runs.
     """
-    ids = [_list_keys(spec, c, raw[c.name]) if isinstance(c, ListColumn) else _keys(spec, c, raw[c.name])[:, None] for c in spec.embedded]
+    ids = [
+        _list_keys(spec, c, raw[c.name]) if isinstance(c, ListColumn) else _keys(spec, c, raw[c.name])[:, None]
+        for c in spec.embedded
+    ]
     dense = [_number(spec, raw[column.name]) for column in spec.dense]
     examples = tf.shape(next(iter(raw.values())))[0]
     return (

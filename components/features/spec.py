@@ -47,7 +47,9 @@ class Label:
 
     def __post_init__(self) -> None:
         if (self.positive_at_least is None) == (self.positive_values is None):
-            raise ValueError(f"label '{self.column}': give either `positive_at_least` or `positive_values`, and only one")
+            raise ValueError(
+                f"label '{self.column}': give either `positive_at_least` or `positive_values`, and only one"
+            )
         if self.positive_values is not None and not self.positive_values:
             raise ValueError(f"label '{self.column}': `positive_values` is empty; name at least one value")
 
@@ -106,7 +108,9 @@ class ListColumn(EmbeddedColumn):
         if not self.separator:
             raise ValueError(f"column '{self.name}': `separator` is empty; give the character between two items")
         if self.pooling not in POOLINGS:
-            raise ValueError(f"column '{self.name}': unknown pooling '{self.pooling}'; use one of {', '.join(POOLINGS)}")
+            raise ValueError(
+                f"column '{self.name}': unknown pooling '{self.pooling}'; use one of {', '.join(POOLINGS)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,7 +311,9 @@ def _parse_dense(name: str, entries: _Entries) -> DenseColumn:
     transforms = entries.take("transforms", [])
     if not isinstance(transforms, list):
         raise ValueError(f"column '{name}': `transforms` is {transforms!r}; it must be a list")
-    column = DenseColumn(name=name, column=_text("column", entries.take("column", name)), transforms=parse_transforms(name, transforms))
+    column = DenseColumn(
+        name=name, column=_text("column", entries.take("column", name)), transforms=parse_transforms(name, transforms)
+    )
     entries.end()
     return column
 
@@ -344,5 +350,7 @@ def _text(what: str, value: Any) -> str:
 
 def _texts(what: str, values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or any(isinstance(v, bool | float | Mapping | list) or v is None for v in values):
-        raise ValueError(f"`{what}` is {values!r}; give a list of texts (in quotes where YAML would read something else)")
+        raise ValueError(
+            f"`{what}` is {values!r}; give a list of texts (in quotes where YAML would read something else)"
+        )
     return tuple(str(v) for v in values)

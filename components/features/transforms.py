@@ -15,7 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 NUMPY = SimpleNamespace(
-    log1p=np.log1p, maximum=np.maximum, minimum=np.minimum, where=np.where, isfinite=np.isfinite, zeros_like=np.zeros_like
+    log1p=np.log1p,
+    maximum=np.maximum,
+    minimum=np.minimum,
+    where=np.where,
+    isfinite=np.isfinite,
+    zeros_like=np.zeros_like,
 )
 
 
@@ -103,14 +108,10 @@ def _parse(column: str, entry: Any) -> Transform:
             return Standardise()
         case {"clip": [int() | float() as low, int() | float() as high], **rest} if not rest:
             return Clip(float(low), float(high))
-    raise ValueError(
-        f"column '{column}': unknown transform {entry!r}; use log1p, standardise or {{clip: [low, high]}}"
-    )
+    raise ValueError(f"column '{column}': unknown transform {entry!r}; use log1p, standardise or {{clip: [low, high]}}")
 
 
-def before_standardise(
-    x: npt.NDArray[np.float32], transforms: Sequence[Transform]
-) -> npt.NDArray[np.float32] | None:
+def before_standardise(x: npt.NDArray[np.float32], transforms: Sequence[Transform]) -> npt.NDArray[np.float32] | None:
     """The values that `standardise` is fitted on (float32, the shape of `x`), or None where a column has none."""
     for transform in transforms:
         if isinstance(transform, Standardise):
