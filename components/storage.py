@@ -103,6 +103,18 @@ def local_folder(place: str) -> Iterator[Path]:
         yield Path(folder)
 
 
+@contextlib.contextmanager
+def local_file(place: str) -> Iterator[Path]:
+    """The file at `place` on local disk: itself for a path, a temporary copy for gs://. Raises FileNotFoundError."""
+    if not place.startswith(GCS):
+        yield Path(place)
+        return
+    with tempfile.NamedTemporaryFile(prefix="paraserve-") as copy, open_input(place) as file:
+        shutil.copyfileobj(file, copy)
+        copy.flush()
+        yield Path(copy.name)
+
+
 def remove_folder(place: str) -> None:
     """Removes a folder and all below it; a missing one is fine."""
     _backend(place).remove_folder(place)
@@ -191,14 +203,22 @@ class _PathBackend:
         try:
             # copyfile: the files' modes are the local machine's business (an artifact store may have made them 0600).
             shutil.copytree(local, temporary, copy_function=shutil.copyfile)
-            if target.is_dir():
-                shutil.rmtree(target)
-            temporary.rename(target)
+            self._replace_folder(temporary, target, last)
         except OSError:
             if not (target / last).exists():  # else another writer of the same content was first
                 raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+    def _replace_folder(self, new: Path, target: Path, last: str) -> None:
+        try:
+            new.rename(target)
+        except OSError:
+            # Only a folder that is not whole gives way: another writer may have finished while this one was copying.
+            if not target.is_dir() or (target / last).exists():
+                raise
+            shutil.rmtree(target)
+            new.rename(target)
 
     def remove_folder(self, place: str) -> None:
         shutil.rmtree(place, ignore_errors=True)
@@ -210,9 +230,7 @@ class _GcsBackend:
         from google.cloud import storage
 
         emulated = "STORAGE_EMULATOR_HOST" in os.environ
-        self.client = (
-            storage.Client(project="none", credentials=AnonymousCredentials()) if emulated else storage.Client()
-        )
+        self.client = storage.Client(project="none", credentials=AnonymousCredentials()) if emulated else storage.Client()
 
     def list_files(self, pattern: str) -> list[FileInfo]:
         bucket, name = _split(pattern)
@@ -220,9 +238,7 @@ class _GcsBackend:
         folder = name.rstrip("/") + "/"
         found = []
         for blob in self.client.list_blobs(bucket, prefix=fixed):
-            wanted = blob.name == name or (
-                blob.name.startswith(folder) if fixed == name else _glob_match(blob.name, name)
-            )
+            wanted = blob.name == name or (blob.name.startswith(folder) if fixed == name else _glob_match(blob.name, name))
             if wanted and not blob.name.endswith("/"):
                 found.append(FileInfo(f"{GCS}{bucket}/{blob.name}", blob.size, str(blob.generation)))
         return sorted(found, key=lambda info: info.place)
@@ -243,9 +259,7 @@ class _GcsBackend:
         from google.api_core.exceptions import PreconditionFailed
 
         try:
-            self._blob(place).upload_from_string(
-                content, content_type="application/octet-stream", if_generation_match=0
-            )
+            self._blob(place).upload_from_string(content, content_type="application/octet-stream", if_generation_match=0)
         except PreconditionFailed:
             return False
         return True
@@ -260,9 +274,7 @@ class _GcsBackend:
     def upload_folder(self, local: Path, place: str, last: str) -> None:
         if self.exists(join(place, last)):
             return
-        files = sorted(
-            (p for p in local.rglob("*") if p.is_file()), key=lambda p: (str(p.relative_to(local)) == last, p)
-        )
+        files = sorted((p for p in local.rglob("*") if p.is_file()), key=lambda p: (str(p.relative_to(local)) == last, p))
         for path in files:
             self._blob(join(place, path.relative_to(local).as_posix())).upload_from_filename(str(path))
 
