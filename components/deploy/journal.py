@@ -1,4 +1,4 @@
-"""The rollout's journal: how far it came, for people who look at a running or a killed one, and for the step that runs again."""
+"""The rollout's journal: how far it came, for people who look at it and for the step that runs again."""
 
 import dataclasses
 import json

@@ -1,14 +1,14 @@
 """Is the canary worse? Three families of tests, each with a third of alpha.
 
-Errors: an anytime-valid e-process (Ramdas et al., 2023, https://arxiv.org/abs/2210.01948). If both sides fail equally often, an error
-    falls on the canary with the probability of its share of the requests; the likelihood ratio against higher odds, mixed over them,
-    exceeds 1/alpha with a probability of at most alpha, however often one looks. First attempts are judged: a retry on the
-    champion hides a failure from the client, not from here. With no champion beside it (a first model, the step at 100) an error is
-    compared with `max_error_rate` instead, or with the champion's rate in the earlier steps where that was higher.
+Errors: an anytime-valid e-process (Ramdas et al., 2023, https://arxiv.org/abs/2210.01948). If both sides fail equally often, an
+    error falls on the canary with the probability of its share of the requests; the likelihood ratio against higher odds, mixed
+    over them, exceeds 1/alpha with a probability of at most alpha, however often one looks. First attempts are judged:
+    a retry on the champion hides a failure from the client, not from here. With no champion beside it (a first model, the
+    step at 100) an error is compared with `max_error_rate` instead, or with the champion's earlier rate where that was higher.
 Latency: Mann-Whitney against the champion's latencies times 1 + margin (the middle), alpha split over the looks, and the same
-    e-process on the counts above the champion's 99th percentile times 1 + margin (the tail). Only within a step, where both sides
-    ran beside each other: an earlier step would be compared with the machine's load of another moment. So a rollout of one step
-    at 100 does not judge latency.
+    e-process on the counts above the champion's 99th percentile times 1 + margin (the tail). Only within a step, where both
+    sides ran beside each other: an earlier step would be compared with the machine's load of another moment. So a rollout of
+    one step at 100 does not judge latency.
 Predictions: both models are asked the same rows. A better model differs from the champion, row by row and in the shape of its
     distribution, so equality is not tested (PSI would refuse any sharper model). What is refused is gross: probabilities that
     are not finite or outside [0, 1], the same answer to every row, and a mean that differs by significantly more than

@@ -1,11 +1,11 @@
-"""The rollout of a new version, the same for every target: start it, give it traffic in steps, judge, promote or roll back.
+r"""The rollout of a new version, the same for every target: start it, give it traffic in steps, judge, promote or roll back.
 
     restore -> start -> [set_weight -> replay -> observe -> judge] for each step -> commit -> promote
                  \-----------------------\-> restore (rolled back)
 
 The registry's alias `champion` is the only truth about which version ought to serve, and `commit`, which moves it, the only
-point of no return. A step may be killed anywhere and run again: before the commit `restore` takes away what it had started, after it
-`restore` finishes what was left, since the new version is the champion by then.
+point of no return. A step may be killed anywhere and run again: before the commit `restore` takes away what it had started,
+after it `restore` finishes what was left, since the new version is the champion by then.
 """
 
 import logging
