@@ -1,0 +1,237 @@
+"""The train step from start to end: connect, train epoch by epoch, keep the best, export."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from paraserve.components import run_folder, storage
+from paraserve.components.manifest import Manifest, read_manifest
+from paraserve.components.train import curves, export, snapshot
+from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster
+from paraserve.components.train.cluster.local import LocalCluster
+from paraserve.components.train.config import TrainConfig
+from paraserve.components.train.ledger import Ledger, Task, steps_of
+from paraserve.components.train.loop import Workers
+from paraserve.components.train.models import model_builder
+from paraserve.components.train.snapshot import Snapshot
+from paraserve.components.train.step import ShardResult, Trainer
+from paraserve.components.train.telemetry import Telemetry
+
+MAX_EXPORT_DIFFERENCE = 1e-5
+"""The exported model may differ from the trainer by the rounding of float32 sums, and no more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainResult:
+    """What came of a training."""
+
+    snapshot: str
+    """Place of the best epoch's snapshot."""
+    best_epoch: int
+    epochs: int
+    """Epochs trained, earlier attempts of the run included."""
+    examples: int
+    """Examples trained by this process, those of repeated shards once."""
+    examples_repeated: int
+    """Examples of shards that were handed out again after a loss."""
+    workers_lost: int
+    figures: dict[str, float]
+    """The best epoch's loss, auc, eval_loss, eval_auc."""
+    export_difference: float
+    """Largest difference between the exported model's answers to raw values and the trainer's."""
+
+
+def train(config: TrainConfig, model: Path, logs: Path) -> TrainResult:
+    """Trains as `config` says, and writes the SavedModel to the folder `model` and TensorBoard logs to the folder `logs`.
+
+    Run again with the same run id, it goes on after the last whole epoch. Raises ValueError for settings that do not fit the
+    data, FloatingPointError for a loss that is not finite, RuntimeError when too many servers are lost.
+    """
+    manifest = read_manifest(config.shards)
+    if not manifest.splits["train"].rows or not manifest.splits["eval"].rows:
+        raise ValueError(f"the data set at {config.shards} has an empty train or eval split; ingest more data")
+    model_builder(config.model)  # fails here, before a server starts, where there is no such model
+    folder = storage.join(config.snapshots, run_folder.run_id())
+    start = _start(config, manifest, folder)
+    with _cluster(config) as cluster, _connected(cluster) as strategy:
+        return _Run(config, manifest, cluster, strategy, folder).complete(start, model, logs)
+
+
+def _start(config: TrainConfig, manifest: Manifest, folder: str) -> Snapshot | None:
+    """The snapshot to begin with: this run's own newest, else the one the config names, else none."""
+    found = snapshot.newest(folder)
+    if found is None and config.resume_from:
+        found = snapshot.read_manifest(config.resume_from)
+        if found.data_digest != manifest.data_digest:
+            # Weights to begin with; the new data's epochs are all to do.
+            found = dataclasses.replace(found, epoch=0, history=())
+        found = dataclasses.replace(found, finished=False)
+    if found is not None:
+        snapshot.check_fits(found, config.settings(), manifest.spec.digest)
+        print(f"resuming from {found.place}, {found.epoch} epochs done", flush=True)
+    return found
+
+
+@contextlib.contextmanager
+def _cluster(config: TrainConfig) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(config.workers, config.parameter_servers)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@contextlib.contextmanager
+def _connected(cluster: Cluster) -> Iterator[tf.distribute.Strategy]:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster.cluster_spec(), task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+    yield tf.distribute.ParameterServerStrategy(resolver)
+
+
+class _Run:
+    """One training on a connected cluster."""
+
+    def __init__(
+        self, config: TrainConfig, manifest: Manifest, cluster: Cluster, strategy: tf.distribute.Strategy, folder: str
+    ):
+        spec = cluster.cluster_spec()
+        self.config, self.manifest, self.folder = config, manifest, folder
+        self.train_split, self.eval_split = manifest.splits["train"], manifest.splits["eval"]
+        self.steps_per_epoch = steps_of(self.train_split.shards, config.batch_size)
+        planned = self.steps_per_epoch * config.epochs
+        self.trainer = Trainer(config, manifest, strategy, spec.num_tasks(PARAMETER_SERVER), planned)
+        self.workers = Workers(cluster, spec.num_tasks(WORKER))
+        self.examples = self.repeated = 0
+
+    def complete(self, start: Snapshot | None, model: Path, logs: Path) -> TrainResult:
+        """Trains from `start` to the end, and exports the best epoch."""
+        workers = len(self.workers.alive)
+        last = start
+        if start is not None:
+            snapshot.restore(start, self.trainer)
+        with Telemetry(logs, self.config.settings(), self._rows_left(start)) as telemetry:
+            while last is None or not (last.finished or last.epoch >= self.config.epochs):
+                last = self._epoch(last, telemetry)
+        best = self._best(last)
+        if best.epoch != last.epoch:
+            snapshot.restore(best, self.trainer)
+        export.export(self.trainer, model, run_folder.run_id())
+        return TrainResult(
+            snapshot=best.place,
+            best_epoch=best.epoch,
+            epochs=last.epoch,
+            examples=self.examples,
+            examples_repeated=self.repeated,
+            workers_lost=workers - len(self.workers.alive),
+            figures=dict(best.history[best.epoch - 1]),
+            export_difference=self._check_export(model),
+        )
+
+    def _rows_left(self, start: Snapshot | None) -> int:
+        done = self.config.epochs if start and start.finished else start.epoch if start else 0
+        return self.train_split.rows * max(self.config.epochs - done, 0)
+
+    def _epoch(self, last: Snapshot | None, telemetry: Telemetry) -> Snapshot:
+        """Trains one epoch, evaluates, and takes a snapshot."""
+        epoch = last.epoch if last else 0
+        loss, auc = self._pass(epoch, telemetry)
+        eval_loss, eval_auc = self._evaluate()
+        figures = {"loss": loss, "auc": auc, "eval_loss": eval_loss, "eval_auc": eval_auc}
+        history = (*(last.history if last else ()), figures)
+        telemetry.epoch(epoch + 1, (epoch + 1) * self.steps_per_epoch, figures, self.trainer)
+        taken = Snapshot(
+            place=snapshot.epoch_place(self.folder, epoch + 1),
+            epoch=epoch + 1,
+            settings=self.config.settings(),
+            spec_digest=self.manifest.spec.digest,
+            data_digest=self.manifest.data_digest,
+            history=history,
+            finished=epoch + 1 >= self.config.epochs or self._out_of_patience(history),
+            files={},
+        )
+        taken = snapshot.write(taken, self.trainer)
+        self._forget_old(taken)
+        return taken
+
+    def _pass(self, epoch: int, telemetry: Telemetry) -> tuple[float, float]:
+        """Trains on every shard once; mean log loss and AUC, each batch judged before its own update."""
+        ledger = Ledger.of_epoch(self.train_split.shards, epoch, self.config.seed, self.config.batch_size)
+        total = _Sum()
+        for task, result in self.workers.run(ledger, lambda t: self.trainer.train_shard(self._place(t), t.first_step)):
+            total.add(result)
+            rate = self.trainer.rate_at(task.first_step)
+            telemetry.shard(task.first_step, result.examples, result.loss / result.examples, rate)
+        self.examples += ledger.rows_done
+        self.repeated += ledger.rows_repeated
+        return total.figures()
+
+    def _evaluate(self) -> tuple[float, float]:
+        """Log loss and AUC of the eval split, by the workers."""
+        ledger = Ledger.of_epoch(self.eval_split.shards, 0, self.config.seed, self.config.batch_size)
+        total = _Sum()
+        for _, result in self.workers.run(ledger, lambda t: self.trainer.evaluate_shard(self._place(t))):
+            total.add(result)
+        return total.figures()
+
+    def _place(self, task: Task) -> str:
+        return storage.join(self.config.shards, task.shard.file)
+
+    def _out_of_patience(self, history: tuple[Any, ...]) -> bool:
+        losses = [figures["eval_loss"] for figures in history]
+        since_best = len(losses) - 1 - losses.index(min(losses))
+        return bool(self.config.patience) and since_best >= self.config.patience
+
+    def _best(self, last: Snapshot) -> Snapshot:
+        if last.best_epoch == last.epoch:
+            return last
+        return snapshot.read_manifest(snapshot.epoch_place(self.folder, last.best_epoch))
+
+    def _forget_old(self, last: Snapshot) -> None:
+        """Keeps the newest snapshot and the best epoch's."""
+        kept = {snapshot.epoch_place(self.folder, epoch) for epoch in (last.epoch, last.best_epoch)}
+        for name in storage.list_names(self.folder):
+            if (place := storage.join(self.folder, name)) not in kept:
+                storage.remove_folder(place)
+
+    def _check_export(self, model: Path) -> float:
+        """Asks the exported model about raw values, and a worker about the same rows packed; raises where they disagree."""
+        first = self.eval_split.shards[0]
+        rows = export.raw_sample(self.config.shards, self.manifest)[: first.rows]
+        if not rows:
+            print("no raw sample was taken at ingest: the exported model was not compared with the trainer", flush=True)
+            return 0.0
+        with tf.device(self.workers.alive[0]):
+            expected = self.trainer.predict_shard(storage.join(self.config.shards, first.file))[: len(rows)]
+        difference = export.largest_difference(model, rows, expected)
+        if not difference <= MAX_EXPORT_DIFFERENCE:
+            raise RuntimeError(
+                f"the exported model answers raw values differently from the trainer, by up to {difference} over {len(rows)} "
+                "rows: hashing or transforms differ between ingest and the served graph; please report it"
+            )
+        return difference
+
+
+class _Sum:
+    """Adds up shards' results."""
+
+    def __init__(self) -> None:
+        self.loss, self.examples = 0.0, 0
+        self.counts = np.zeros([2, curves.BINS], np.int64)
+
+    def add(self, result: ShardResult) -> None:
+        self.loss += result.loss
+        self.examples += result.examples
+        self.counts += result.counts
+
+    def figures(self) -> tuple[float, float]:
+        loss = self.loss / self.examples
+        assert math.isfinite(loss), "a shard with a loss that is not finite was let through"
+        return loss, curves.auc(self.counts)

@@ -1,0 +1,107 @@
+"""Hands shards to workers: one thread for each worker takes the next from the ledger and runs it there."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster, device
+from paraserve.components.train.ledger import Ledger, Task
+from paraserve.components.train.step import ShardResult
+
+LOSS_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError)
+"""What a call raises when a server is gone."""
+NOTICE_SECONDS = 5.0
+"""A call fails before the process's end can be seen; how long to look for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    worker: str
+    error: Exception
+
+
+@dataclass
+class Workers:
+    """The workers of a run that are still alive."""
+
+    cluster: Cluster
+    count: int
+    alive: list[str] = field(init=False)
+    """Device names."""
+
+    def __post_init__(self) -> None:
+        self.alive = [device(WORKER, index) for index in range(self.count)]
+
+    def run(self, ledger: Ledger, call: Callable[[Task], ShardResult]) -> Iterator[tuple[Task, ShardResult]]:
+        """Runs every shard of the ledger, yielding each as it is done, in the caller's thread.
+
+        A lost worker's shard goes to another. Raises RuntimeError when a parameter server or the last worker is lost, and
+        whatever else `call` raises. Closing the iterator early ends the threads once their calls return.
+        """
+        results: queue.Queue[tuple[Task, ShardResult] | _Failure] = queue.Queue()
+        threads = [threading.Thread(target=_work, args=(w, ledger, call, results), daemon=True) for w in self.alive]
+        for thread in threads:
+            thread.start()
+        try:
+            # Every thread has ended, and nothing waits in the queue: only then is there nothing more to come.
+            while any(thread.is_alive() for thread in threads) or not results.empty():
+                try:
+                    result = results.get(timeout=0.2)
+                except queue.Empty:
+                    continue
+                if isinstance(result, _Failure):
+                    self._drop(result)
+                else:
+                    yield result
+        finally:
+            ledger.close()
+        assert ledger.complete, "the threads ended before the shards were done"
+
+    def _drop(self, failure: _Failure) -> None:
+        """Goes on without a lost worker, or raises."""
+        if not isinstance(failure.error, LOSS_ERRORS):
+            raise failure.error
+        lost = self._wait_for_loss(failure.worker)
+        if servers := [name for name in lost if f"/job:{PARAMETER_SERVER}/" in name]:
+            raise RuntimeError(
+                f"parameter server {servers[0]} is lost ({lost[servers[0]]}); run again: training resumes from the last snapshot"
+            ) from failure.error
+        if failure.worker not in lost:
+            raise failure.error
+        self.alive.remove(failure.worker)
+        print(f"worker {failure.worker} is lost ({lost[failure.worker]}); its shard goes to another", flush=True)
+        if not self.alive:
+            raise RuntimeError("the last worker is lost; run again: training resumes from the last snapshot") from failure.error
+
+    def _wait_for_loss(self, worker: str) -> dict[str, str]:
+        """What is lost, once it holds the worker or a parameter server, or when it has been looked for long enough."""
+        deadline = time.monotonic() + NOTICE_SECONDS
+        while True:
+            lost = self.cluster.lost()
+            explained = worker in lost or any(f"/job:{PARAMETER_SERVER}/" in name for name in lost)
+            if explained or time.monotonic() > deadline:
+                return lost
+            time.sleep(0.05)
+
+
+def _work(
+    worker: str,
+    ledger: Ledger,
+    call: Callable[[Task], ShardResult],
+    results: "queue.Queue[tuple[Task, ShardResult] | _Failure]",
+) -> None:
+    """One worker's thread: ends when the ledger has no more, or at the first error."""
+    while (task := ledger.take()) is not None:
+        try:
+            with tf.device(worker):
+                result = call(task)
+        except Exception as error:
+            ledger.give_back(task)
+            results.put(_Failure(worker, error))
+            return
+        results.put((task, result))
+        ledger.done(task)
