@@ -99,4 +99,4 @@ def train(
         outputs.update(dataclasses.asdict(result))
         for name, value in result.figures.items():
             metrics.log_metric(name, value)
-        return (result.snapshot,)  # type: ignore[return-value]
+        return (result.snapshot,)

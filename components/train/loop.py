@@ -68,14 +68,14 @@ class Workers:
         lost = self._wait_for_loss(failure.worker)
         if servers := [name for name in lost if f"/job:{PARAMETER_SERVER}/" in name]:
             raise RuntimeError(
-                f"parameter server {servers[0]} is lost ({lost[servers[0]]}); run again: training resumes from the last snapshot"
+                f"parameter server {servers[0]} is lost ({lost[servers[0]]}); run again to resume from the last snapshot"
             ) from failure.error
         if failure.worker not in lost:
             raise failure.error
         self.alive.remove(failure.worker)
         print(f"worker {failure.worker} is lost ({lost[failure.worker]}); its shard goes to another", flush=True)
         if not self.alive:
-            raise RuntimeError("the last worker is lost; run again: training resumes from the last snapshot") from failure.error
+            raise RuntimeError("the last worker is lost; run again to resume from the last snapshot") from failure.error
 
     def _wait_for_loss(self, worker: str) -> dict[str, str]:
         """What is lost, once it holds the worker or a parameter server, or when it has been looked for long enough."""

@@ -75,4 +75,4 @@ Optimizer = Sgd | Adagrad
 
 def optimizer(name: str) -> Optimizer:
     """The optimizer of a config's `optimizer`."""
-    return {"sgd": Sgd, "adagrad": Adagrad}[name]()
+    return Sgd() if name == "sgd" else Adagrad()

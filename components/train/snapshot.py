@@ -63,11 +63,11 @@ def write(snapshot: Snapshot, trainer: Trainer) -> Snapshot:
     """Writes the trainer's state to `snapshot.place`, and returns the snapshot with its files' digests."""
     with tempfile.TemporaryDirectory(prefix="paraserve-snapshot-") as name:
         folder = Path(name)
-        np.savez(folder / "dense.npz", **{n: v.numpy() for n, v in trainer.dense_arrays()})
+        _save(folder / "dense.npz", {n: v.numpy() for n, v in trainer.dense_arrays()})
         for stack in trainer.stacks:
             for number, (start, stop) in enumerate(_chunks(stack)):
                 arrays = {part: _read_rows(stack, part, start, stop) for part in _parts(stack)}
-                np.savez(folder / f"{stack.layout.name}-{number}.npz", start=start, **arrays)
+                _save(folder / f"{stack.layout.name}-{number}.npz", {"start": np.asarray(start), **arrays})
         digests = {path.name: storage.sha256_of(path) for path in sorted(folder.iterdir())}
         written = dataclasses.replace(snapshot, files=digests)
         content = {"format": FORMAT, **dataclasses.asdict(written)}
@@ -125,6 +125,10 @@ def restore(snapshot: Snapshot, trainer: Trainer) -> None:
                 with np.load(path) as arrays:
                     for part in _parts(stack):
                         _write_rows(stack, part, int(arrays["start"]), arrays[part])
+
+
+def _save(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    np.savez(path, allow_pickle=False, **arrays)
 
 
 def _parts(stack: Stack) -> list[str]:

@@ -49,7 +49,7 @@ class Trainer:
             self._build()
         self.dense = [self.optimizer.slotted(variable) for variable in self.model.trainable_variables]
         layouts = stack_layouts(self.spec, self.linear)
-        self.stacks = [Stack.create(l, servers, self.optimizer, config.embedding_init, config.seed) for l in layouts]
+        self.stacks = [Stack.create(layout, servers, self.optimizer, config.embedding_init, config.seed) for layout in layouts]
         place, step = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
         self._train = tf.function(self._train_shard).get_concrete_function(place, step)
         self._evaluate = tf.function(self._evaluate_shard).get_concrete_function(place)
@@ -152,7 +152,8 @@ class Trainer:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             weights = self.model.trainable_variables
             tape.watch([*pulled, *weights])
-            columns, penalty = {}, tf.constant(0.0)
+            columns: dict[str, tf.Tensor] = {}
+            penalty = tf.constant(0.0)
             for stack, rows, number, (_, index) in zip(self.stacks, pulled, numbers, unique, strict=True):
                 values = tf.reshape(tf.gather(rows, index), [*_shape(number), stack.layout.width])
                 columns |= pooled(stack.layout, batch["ids"], values, self.spec)

@@ -23,7 +23,7 @@ class TaskConfig:
         addresses = self.cluster.get(self.job, ())
         if not 0 <= self.index < len(addresses):
             raise ValueError(
-                f"{VARIABLE} names task {self.index} of job '{self.job}', but that job has {len(addresses)} addresses; correct it"
+                f"{VARIABLE} names task {self.index} of job '{self.job}', which has {len(addresses)} addresses; correct it"
             )
 
     @property
