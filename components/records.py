@@ -90,6 +90,15 @@ class Block:
             lists=tuple(_list_rows(lengths, values, start, stop) for lengths, values in self.lists),
         )
 
+    def take(self, order: npt.NDArray[np.int64]) -> "Block":
+        """The examples at `order` (int64 [taken]), in that order."""
+        return Block(
+            labels=self.labels[order],
+            dense=self.dense[order],
+            ids=self.ids[order],
+            lists=tuple(_list_take(lengths, values, order) for lengths, values in self.lists),
+        )
+
     @classmethod
     def concatenate(cls, blocks: Sequence["Block"]) -> "Block":
         """One block of all examples; at least one block."""
@@ -115,6 +124,17 @@ def _list_rows(
     first = int(lengths[:start].sum())
     taken = lengths[start:stop]
     return taken, values[first : first + int(taken.sum())]
+
+
+def _list_take(
+    lengths: npt.NDArray[np.int32], values: npt.NDArray[np.int64], order: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    taken = lengths[order]
+    # A value's place is its row's start plus its place in the row.
+    ends = np.cumsum(taken, dtype=np.int64)
+    shift = np.repeat(starts[order] - (ends - taken), taken)
+    return taken, values[np.arange(len(shift)) + shift]
 
 
 def _padded(lengths: npt.NDArray[np.int32], values: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
