@@ -1,6 +1,8 @@
 """What tests of several parts share."""
 
+import collections
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -18,11 +20,15 @@ def gcs_server() -> Iterator[str]:
     server = FakeGCSServer()
     server.start()
     os.environ.pop("STORAGE_EMULATOR_HOST")  # the wrapper sets it for the whole process, whether a test wants it or not
-    process = server._process
-    yield server.url
-    server.stop()
-    if process is not None and process.stderr is not None:
-        process.stderr.close()  # which the wrapper leaves open
+    assert server._process is not None
+    assert server._process.stderr is not None
+    with server._process.stderr as log:
+        # The wrapper never reads the log: once the pipe is full, the server would hang.
+        drain = threading.Thread(target=collections.deque, args=(log, 0), daemon=True)
+        drain.start()
+        yield server.url
+        server.stop()
+        drain.join()
     if before is not None:
         os.environ["STORAGE_EMULATOR_HOST"] = before
 

@@ -9,7 +9,7 @@ from paraserve.components import images
 
 
 @dsl.component(base_image=images.LIGHT, install_kfp_package=False)
-def register(model: Input[Model], evaluation: str, shards: str, registry: str, model_name: str, run_folder: str) -> NamedTuple(
+def register(model: Input[Model], evaluation: str, shards: str, registry: str, model_name: str, run_folder: str) -> NamedTuple(  # type: ignore[valid-type]
     "Outputs", [("version", str), ("model_uri", str)]
 ):
     """Stores a model that the gate let through as an immutable version in the registry, and makes it the candidate.
