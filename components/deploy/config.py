@@ -1,9 +1,9 @@
 """What can be set about a deployment, with its checks."""
 
-import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,53}[a-z0-9])?")
+from paraserve.components.register.registry import check_name
+
 TARGETS = ("local", "kserve")
 
 
@@ -70,7 +70,7 @@ class DeployConfig:
     """The packed data set whose raw sample is replayed."""
     registry: str
     model_name: str
-    """Lower-case letters, digits and -, at most 55: it becomes part of a host name on KServe."""
+    """As the registry knows it."""
     serving: str
     """The serving folder: where the endpoint's state lives. A path for `local`; for `kserve` gs:// works too."""
     run_id: str
@@ -89,10 +89,7 @@ class DeployConfig:
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
             raise ValueError(f"unknown target '{self.target}'; use {' or '.join(TARGETS)}")
-        if not _NAME.fullmatch(self.model_name):
-            raise ValueError(
-                f"`model_name` is '{self.model_name}'; use lower-case letters, digits and -, a letter first, at most 55"
-            )
+        check_name(self.model_name)
         _between("serving_port", self.serving_port, 1, 65535)
         _between("drill_canary_errors", self.drill_canary_errors, 0, 1)
         for name in ("version", "model_uri", "shards", "registry", "serving", "run_id"):

@@ -104,7 +104,8 @@ def metadata(servable: Servable, name: str) -> Any:
 def status(versions: Versions) -> Any:
     """A GetModelStatusResponse: the version that serves is AVAILABLE, one that did not load END with its error."""
     response = get_model_status_pb2.GetModelStatusResponse()
-    response.model_version_status.add(version=versions.current.version, state=State.AVAILABLE)
+    available = response.model_version_status.add(version=versions.current.version, state=State.AVAILABLE)
+    available.status.SetInParent()  # OK, written out as TensorFlow Serving does
     for version, reason in sorted(versions.failed.items()):
         failed = response.model_version_status.add(version=version, state=State.END)
         failed.status.error_code, failed.status.error_message = tf.errors.UNKNOWN, reason

@@ -20,6 +20,8 @@ class Reply:
     """Who answered: STABLE, CANARY, or "" where the target cannot tell."""
     error: str = ""
     """Why it failed."""
+    refused: bool = False
+    """The server was reached and said that the request is wrong (HTTP 4xx): no proxy retries that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +31,7 @@ class Side:
     requests: int = 0
     """First attempts that were sent to it."""
     errors: int = 0
-    """First attempts that it failed, whether a retry saved the client or not. Client mistakes (4xx) are no errors."""
+    """First attempts that it failed, whether a retry saved the client or not. A refusal (4xx) of a replayed row counts too."""
     latencies: Sequence[float] = ()
     """Seconds, of the requests that it answered; a sample is enough."""
 

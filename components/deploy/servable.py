@@ -39,7 +39,7 @@ class Signature:
         try:
             values = self._call(*(inputs[name] for name in self.inputs))
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            raise BadRequest(f"the model refused the values: {error.message}") from error
+            raise BadRequest(f"the model refused the values: {' '.join(error.message.split())}") from error
         return dict(zip(self.outputs, values, strict=True))
 
     def _check(self, inputs: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 THREADS = 8
 DRAIN_SECONDS = 10
+KEEP_ALIVE_SECONDS = 3600
+"""The client closes first: a proxy that sends on a connection just when the server closes it sees a reset."""
 EXIT_NO_MODEL, EXIT_PORT = 1, 2
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,7 @@ def _serve(versions: "Versions", grpc_server: grpc.Server, rest_socket: socket.s
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
     rest_server = uvicorn.Server(config)
     rest_thread = threading.Thread(target=rest_server.run, args=([rest_socket],), name="rest")
