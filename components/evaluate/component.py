@@ -24,7 +24,7 @@ def evaluate(
     max_auc_drop: float = 0.002,
     max_logloss_increase: float = 0.005,
     slice_columns: str = "",
-) -> NamedTuple("Outputs", [("decision", str), ("evaluation", str)]):  # type: ignore[valid-type]
+) -> NamedTuple("Outputs", [("Output", str), ("evaluation", str)]):  # type: ignore[valid-type]
     """Judges a model on the test split, by thresholds and against the champion on the same examples.
 
     Args:
@@ -42,6 +42,10 @@ def evaluate(
         max_auc_drop: Most by which the AUC may be below the champion's; negative demands a gain.
         max_logloss_increase: Most by which the log loss may be above the champion's; negative demands a gain.
         slice_columns: Categorical columns whose values are looked at one by one, separated by commas.
+
+    Returns:
+        Output: promote or reject. kfp.local's `dsl.If` finds a step's output by no other name.
+        evaluation: All that was found, as JSON, for register.
     """
     from paraserve.components import run_folder as runs
     from paraserve.components.evaluate.config import EvaluateConfig, Thresholds, columns_of

@@ -21,6 +21,7 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.edgecolor": "#6b7280",
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e5e7eb",
     "legend.frameon": False,
 }
@@ -61,14 +62,14 @@ def plot_histogram(labels: Labels, probabilities: Probabilities) -> str:
     with matplotlib.rc_context(_STYLE):
         figure, axes = _axes("Prediction", "Share of examples")
         low, high = float(probabilities.min()), float(probabilities.max())
-        edges = np.linspace(low, high, 41) if high > low else np.array([low - 0.01, low + 0.01])
+        edges = np.linspace(low, high, 41) if high > low else np.linspace(0, 1, 41)
         for positive, name, color in ((False, "negatives", NEGATIVE), (True, "positives", CANDIDATE)):
             chosen = probabilities[(labels > 0) == positive]
             shares = np.histogram(chosen, edges)[0] / len(chosen)
             axes.stairs(shares, edges, fill=True, alpha=0.45, color=color, label=name)
             axes.stairs(shares, edges, color=color)
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, None))
-        axes.legend()
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         return _svg(figure)
 
 

@@ -23,6 +23,9 @@ _ROWS = (
     ("Not in 0 to 1", "out_of_range", ",d"),
 )
 
+_FAULTS = ("not_finite", "out_of_range")
+"""Rows that stand there only when something is wrong."""
+
 
 def render(evaluation: Evaluation) -> str:
     """The report as HTML."""
@@ -62,7 +65,12 @@ def _lineage(evaluation: Evaluation) -> dict[str, Mapping[str, Any]]:
             "spec digest": model.spec.digest,
         },
         "Training settings": model.training,
-        "Test data": {"digest": data.data_digest, "spec digest": data.spec.digest, **data.settings, **data.source},
+        "Test data": {
+            "digest": data.data_digest,
+            "spec digest": data.spec.digest,
+            "source": f"{data.source['pattern']} ({len(data.source['files'])} file(s))",
+            **data.settings,
+        },
         "Package versions": model.versions,
     }
 
@@ -73,6 +81,8 @@ def _metric_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
     rows = []
     for title, name, form in _ROWS:
         value = getattr(evaluation.scores, name)
+        if name in _FAULTS and not (value or (other and getattr(other, name))):
+            continue
         theirs = "" if other is None else format(getattr(other, name), form)
         difference = "" if other is None else format(value - getattr(other, name), "+" + form)
         rows.append((title, format(value, form), theirs, difference))

@@ -30,7 +30,7 @@ def build_card(description: Description, manifest: Manifest, evaluation: Mapping
             "training_run_id": description.run_id,
             "training_data_digest": description.data_digest,
             "test_data_digest": manifest.data_digest,
-            "test_data_source": dict(manifest.source),
+            "test_data_source": manifest.source["pattern"],
             "spec_digest": description.spec.digest,
             "spec": dict(description.spec.source),
             "training": dict(description.training),

@@ -234,7 +234,7 @@ def test_a_registry_that_cannot_be_written(make_model: MakeModel, tmp_path: Path
 
 
 def test_a_bucket_that_is_not_there(make_model: MakeModel, bucket: str) -> None:
-    with pytest.raises(OSError, match="cannot write to the registry gs://no-such-bucket/r.*permission"):
+    with pytest.raises(OSError, match=r"cannot write to the registry gs://no-such-bucket/r.*permission"):
         Registry("gs://no-such-bucket/r").register("ctr", make_model("a"), CARD, "run")
 
 
