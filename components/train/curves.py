@@ -11,7 +11,8 @@ _RANGE = 10.0
 
 def bin_counts(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Counts negatives (row 0) and positives (row 1) by logit: int64 [2, BINS] from float32 [n] each."""
-    position = (logits + _RANGE) * (BINS / (2 * _RANGE))
+    # What is no number goes into the lowest bin: the loss says so, a bin outside the range would only crash.
+    position = tf.where(tf.math.is_nan(logits), 0.0, (logits + _RANGE) * (BINS / (2 * _RANGE)))
     bins = tf.cast(tf.clip_by_value(position, 0, BINS - 1), tf.int32)
     joint = bins + BINS * tf.cast(labels > 0.5, tf.int32)
     return tf.reshape(tf.math.bincount(joint, minlength=2 * BINS, maxlength=2 * BINS, dtype=tf.int64), [2, BINS])

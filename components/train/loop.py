@@ -32,6 +32,8 @@ class Workers:
     count: int
     alive: list[str] = field(init=False)
     """Device names."""
+    _excused: dict[str, int] = field(default_factory=dict)
+    """For a worker whose call failed though it lives: how many servers were lost by then."""
 
     def __post_init__(self) -> None:
         self.alive = [device(WORKER, index) for index in range(self.count)]
@@ -43,26 +45,31 @@ class Workers:
         whatever else `call` raises. Closing the iterator early ends the threads once their calls return.
         """
         results: queue.Queue[tuple[Task, ShardResult] | _Failure] = queue.Queue()
-        threads = [threading.Thread(target=_work, args=(w, ledger, call, results), daemon=True) for w in self.alive]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
+
+        def start(worker: str) -> None:
+            threads.append(threading.Thread(target=_work, args=(worker, ledger, call, results), daemon=True))
+            threads[-1].start()
+
+        for worker in self.alive:
+            start(worker)
         try:
-            # Every thread has ended, and nothing waits in the queue: only then is there nothing more to come.
+            # When every thread has ended and nothing waits in the queue, there is nothing more to come.
             while any(thread.is_alive() for thread in threads) or not results.empty():
                 try:
                     result = results.get(timeout=0.2)
                 except queue.Empty:
                     continue
-                if isinstance(result, _Failure):
-                    self._drop(result)
-                else:
+                if not isinstance(result, _Failure):
                     yield result
+                elif self._goes_on(result):
+                    start(result.worker)
         finally:
             ledger.close()
         assert ledger.complete, "the threads ended before the shards were done"
 
-    def _drop(self, failure: _Failure) -> None:
-        """Goes on without a lost worker, or raises."""
+    def _goes_on(self, failure: _Failure) -> bool:
+        """Takes lost workers out; returns whether the one whose call failed is to go on. Raises when the run cannot."""
         if not isinstance(failure.error, LOSS_ERRORS):
             raise failure.error
         lost = self._wait_for_loss(failure.worker)
@@ -70,19 +77,25 @@ class Workers:
             raise RuntimeError(
                 f"parameter server {servers[0]} is lost ({lost[servers[0]]}); run again to resume from the last snapshot"
             ) from failure.error
-        if failure.worker not in lost:
-            raise failure.error
-        self.alive.remove(failure.worker)
-        print(f"worker {failure.worker} is lost ({lost[failure.worker]}); its shard goes to another", flush=True)
+        for worker in [worker for worker in self.alive if worker in lost]:
+            self.alive.remove(worker)
+            print(f"worker {worker} is lost ({lost[worker]}); its shard goes to another", flush=True)
         if not self.alive:
             raise RuntimeError("the last worker is lost; run again to resume from the last snapshot") from failure.error
+        if failure.worker not in self.alive:
+            return False
+        # A worker's loss may also fail a call to another, once.
+        if self._excused.get(failure.worker, 0) >= len(lost):
+            raise failure.error
+        self._excused[failure.worker] = len(lost)
+        return True
 
     def _wait_for_loss(self, worker: str) -> dict[str, str]:
-        """What is lost, once it holds the worker or a parameter server, or when it has been looked for long enough."""
+        """What is lost, once that explains a failed call to `worker`, or when it has been looked for long enough."""
         deadline = time.monotonic() + NOTICE_SECONDS
         while True:
             lost = self.cluster.lost()
-            explained = worker in lost or any(f"/job:{PARAMETER_SERVER}/" in name for name in lost)
+            explained = worker in lost or len(lost) > self._excused.get(worker, 0)
             if explained or time.monotonic() > deadline:
                 return lost
             time.sleep(0.05)

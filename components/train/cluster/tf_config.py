@@ -49,7 +49,7 @@ def from_environment() -> TaskConfig:
             job=task["type"],
             index=int(task["index"]),
         )
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(
             f'{VARIABLE} is {text!r}; set it to {{"cluster": {{"ps": ["host:port"]}}, "task": {{"type": "ps", "index": 0}}}}'
         ) from error

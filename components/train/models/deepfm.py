@@ -1,6 +1,7 @@
 """DeepFM (Guo et al., 2017, https://arxiv.org/abs/1703.04247): a factorisation machine and a deep part over the same
 embeddings.
 """
+
 import tensorflow as tf
 import tf_keras
 

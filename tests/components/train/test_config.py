@@ -1,0 +1,49 @@
+import dataclasses
+import inspect
+
+import pytest
+
+from paraserve.components.train.component import train
+from paraserve.components.train.config import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"epochs": 0}, "`epochs` is 0; give a finite number of at least 1"),
+        ({"batch_size": 0}, "`batch_size` is 0"),
+        ({"workers": 0}, "`workers` is 0"),
+        ({"parameter_servers": -1}, "`parameter_servers` is -1"),
+        ({"learning_rate": -0.1}, "`learning_rate` is -0.1"),
+        ({"learning_rate": float("nan")}, "`learning_rate` is nan"),
+        ({"l2": float("inf")}, "`l2` is inf"),
+        ({"schedule": "linear"}, "`schedule` is 'linear'; use one of constant, exponential, cosine"),
+        ({"optimizer": "adam"}, "`optimizer` is 'adam'; use one of adagrad, sgd"),
+        ({"model": "deep_fm"}, "`model` is 'deep_fm'; use one of wide_deep, deepfm, dcn_v2, dlrm, or your own"),
+        ({"decay_rate": 1.0}, "`decay_rate` is 1.0"),
+        ({"dropout": 1.0}, "`dropout` is 1.0"),
+        ({"hidden_units": "64,x"}, "`hidden_units` is '64,x'; give whole numbers above 0, such as 256,128"),
+        ({"hidden_units": ""}, "`hidden_units` is ''"),
+    ],
+)
+def test_refuses_settings_out_of_range(setting: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match="^" + message.replace("(", r"\(")):
+        TrainConfig(shards="s", snapshots="p", **setting)  # type: ignore[arg-type]
+
+
+def test_a_learning_rate_of_zero_is_allowed() -> None:
+    assert TrainConfig(shards="s", snapshots="p", learning_rate=0.0).learning_rate == 0.0
+
+
+def test_the_step_has_the_same_parameters_and_defaults() -> None:
+    step = {
+        name: parameter.default
+        for name, parameter in inspect.signature(train.python_func).parameters.items()
+        if name not in ("run_folder", "savedmodel", "logs", "metrics")
+    }
+    fields = {
+        f.name: inspect.Parameter.empty if f.default is dataclasses.MISSING else f.default
+        for f in dataclasses.fields(TrainConfig)
+    }
+
+    assert step == fields
