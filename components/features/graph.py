@@ -1,4 +1,4 @@
-"""Hashing and transforms inside a TensorFlow graph: what training applies to packed records and the served model to raw values."""
+"""Hashing and transforms in a TensorFlow graph: what training applies to packed records, and the served model to raw values."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from paraserve.components.features import keys
 from paraserve.components.features.spec import CategoricalColumn, FeatureSpec, ListColumn
-from paraserve.components.features.transforms import Moments, apply_transforms
+from paraserve.components.features.transforms import SMALLEST, Moments, apply_transforms
 
 TENSORFLOW = SimpleNamespace(
     log1p=tf.math.log1p,
@@ -63,7 +63,8 @@ def _number(spec: FeatureSpec, text: tf.Tensor) -> tf.Tensor:
     text = tf.strings.strip(text)
     present = tf.where(_is_missing(spec, text), "nan", text)
     # Through float64, as ingest reads it: a direct conversion may round the last bit otherwise.
-    return tf.cast(tf.strings.to_number(present, tf.float64), tf.float32)
+    number = tf.strings.to_number(present, tf.float64)
+    return tf.cast(tf.where(tf.abs(number) < SMALLEST, tf.zeros_like(number), number), tf.float32)
 
 
 def _fingerprints(column: CategoricalColumn | ListColumn, text: tf.Tensor) -> tf.Tensor:

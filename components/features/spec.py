@@ -47,9 +47,7 @@ class Label:
 
     def __post_init__(self) -> None:
         if (self.positive_at_least is None) == (self.positive_values is None):
-            raise ValueError(
-                f"label '{self.column}': give either `positive_at_least` or `positive_values`, and only one"
-            )
+            raise ValueError(f"label '{self.column}': give either `positive_at_least` or `positive_values`, and only one")
         if self.positive_values is not None and not self.positive_values:
             raise ValueError(f"label '{self.column}': `positive_values` is empty; name at least one value")
 
@@ -108,9 +106,7 @@ class ListColumn(EmbeddedColumn):
         if not self.separator:
             raise ValueError(f"column '{self.name}': `separator` is empty; give the character between two items")
         if self.pooling not in POOLINGS:
-            raise ValueError(
-                f"column '{self.name}': unknown pooling '{self.pooling}'; use one of {', '.join(POOLINGS)}"
-            )
+            raise ValueError(f"column '{self.name}': unknown pooling '{self.pooling}'; use one of {', '.join(POOLINGS)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +190,8 @@ class FeatureSpec:
         for feature in self.features:
             if feature.column == self.label.column:
                 raise ValueError(
-                    f"feature '{feature.name}' reads the label's column '{feature.column}': the model would see the answer; remove it"
+                    f"feature '{feature.name}' reads the label's column '{feature.column}': "
+                    "the model would see the answer; remove it"
                 )
 
     def _check_tables(self) -> None:
@@ -250,17 +247,20 @@ def parse_spec(source: Any) -> FeatureSpec:
     entries = _Entries("the spec", source)
     label = _parse_label(entries.take("label"))
     time = entries.take("time", None)
-    spec = FeatureSpec(
+    missing_values = _texts("missing_values", entries.take("missing_values", []))
+    dense = tuple(_parse_dense(*item) for item in _section(entries, "dense"))
+    categorical = tuple(CategoricalColumn(**_parse_embedded(*item)) for item in _section(entries, "categorical"))
+    lists = tuple(_parse_list(*item) for item in _section(entries, "lists"))
+    entries.end()  # before the spec's own checks: a misspelt section would look like one without features
+    return FeatureSpec(
         label=label,
         time=_text("time", time) if time is not None else None,
-        missing_values=tuple(dict.fromkeys(("", *_texts("missing_values", entries.take("missing_values", []))))),
-        dense=tuple(_parse_dense(*item) for item in _section(entries, "dense")),
-        categorical=tuple(CategoricalColumn(**_parse_embedded(*item)) for item in _section(entries, "categorical")),
-        lists=tuple(_parse_list(*item) for item in _section(entries, "lists")),
+        missing_values=tuple(dict.fromkeys(("", *missing_values))),
+        dense=dense,
+        categorical=categorical,
+        lists=lists,
         source=source,
     )
-    entries.end()
-    return spec
 
 
 class _Entries:
@@ -350,7 +350,5 @@ def _text(what: str, value: Any) -> str:
 
 def _texts(what: str, values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or any(isinstance(v, bool | float | Mapping | list) or v is None for v in values):
-        raise ValueError(
-            f"`{what}` is {values!r}; give a list of texts (in quotes where YAML would read something else)"
-        )
+        raise ValueError(f"`{what}` is {values!r}; give a list of texts (in quotes where YAML would read something else)")
     return tuple(str(v) for v in values)

@@ -24,6 +24,10 @@ NUMPY = SimpleNamespace(
 )
 
 
+SMALLEST = 2.0**-126
+"""The smallest normal float32. Numbers nearer to 0 are read as 0: TensorFlow's kernels flush them too, but not always."""
+
+
 @dataclass(frozen=True, slots=True)
 class Log1p:
     """log(1 + max(x, 0)): negative counts, which logs use for "unknown", count as 0."""

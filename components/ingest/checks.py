@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paraserve.components.features.spec import FeatureSpec
+from paraserve.components.features.transforms import SMALLEST
 from paraserve.components.ingest.numbers import numbers_of
 from paraserve.components.ingest.readers import NOT_UTF8, Malformed, Rows
 from paraserve.components.ingest.times import TimeReader
@@ -104,6 +105,7 @@ class Checker:
         columns = []
         for column in self.spec.dense:
             numbers = self._numbers(texts[column.column])
+            numbers[np.abs(numbers) < SMALLEST] = 0
             with np.errstate(over="ignore"):
                 columns.append(numbers.astype(np.float32))
             problems[f"{DENSE_NO_NUMBER}: {column.name}"] = np.isnan(numbers) & ~self._is_missing(texts[column.column])

@@ -81,7 +81,8 @@ def find_sources(config: IngestConfig, columns: Sequence[str]) -> tuple[Source, 
 
     Raises ValueError when none matches, one is empty or lacks one of `columns`.
     """
-    files = storage.list_files(config.data)
+    # Spark and Hive mark folders with files such as _SUCCESS, which are no data.
+    files = [file for file in storage.list_files(config.data) if not file.place.rpartition("/")[2].startswith("_")]
     if not files:
         raise ValueError(f"no file matches '{config.data}'; set `data` to a path, folder, glob or gs:// address that does")
     sources = tuple(_source(info, config) for info in files)
