@@ -38,7 +38,7 @@ def _metrics(result: Mapping[str, Any]) -> list[str]:
 
 def _gate(result: Mapping[str, Any]) -> list[str]:
     gate = result["gate"]
-    return [f"  gate:     {gate['decision']}: {'; '.join(gate['reasons']) or 'nothing against it'}"] if gate["decision"] else []
+    return [f"  gate:     {gate['decision']}: {' '.join(gate['reasons']) or 'nothing against it'}"] if gate["decision"] else []
 
 
 def _rollout(result: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,59 @@
+# Every target makes what it needs by itself; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint typecheck compile compile-check docs docs-check images bench-quality lock clean
+
+BIN := .venv/bin
+READY := .venv/ready
+PYTEST_ARGS ?=
+export PYTHONUNBUFFERED := 1
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Make .venv with Python 3.11 and the locked packages (other targets do it when needed)
+
+$(READY): requirements.lock pyproject.toml .dev/setup
+	@echo "setting up .venv (a few minutes the first time)"
+	@.dev/setup
+	@touch $@
+
+demo: $(READY)  ## Train, judge and serve on MovieLens-100k: two whole runs, then a prediction by curl
+	@examples/movielens/demo
+
+test: $(READY)  ## Run the tests (a part: make test PYTEST_ARGS="-m 'not slow' tests/pipelines")
+	@$(BIN)/pytest $(PYTEST_ARGS)
+	@echo "left out here: the images (make images), quality over three seeds (make bench-quality)"
+
+lint: $(READY)  ## Check style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+typecheck: $(READY)  ## Check types
+	@$(BIN)/mypy components pipelines
+
+compile: $(READY)  ## Write the pipeline and its components for Kubeflow into pipelines/compiled/
+	@$(BIN)/paraserve compile --components --out pipelines/compiled/train_to_serve.yaml
+
+compile-check: $(READY)  ## Check that pipelines/compiled/ is current
+	@$(BIN)/pytest -q tests/pipelines/test_compile.py
+
+docs: $(READY)  ## Write docs/parameters.md from the code
+	@$(BIN)/python docs/generate.py
+
+docs-check: $(READY)  ## Check that docs/parameters.md is current
+	@$(BIN)/pytest -q tests/test_docs.py
+
+images: $(READY)  ## Build the container images and try them (podman; installed by apt for root)
+	@images/build paraserve paraserve-tensorflow
+
+bench-quality: $(READY)  ## Compare the demo model's quality with published figures, over three seeds
+	@$(BIN)/python benchmarks/quality.py
+
+lock: $(READY)  ## Resolve the dependencies anew into the lock files
+	@.dev/lock
+
+clean:  ## Remove what the targets made, .venv included; an endpoint of the demo is stopped first
+	@if [ -x $(BIN)/paraserve ] && [ -d run ]; then $(BIN)/paraserve serve stop; fi
+	@rm -rf .venv .cache run build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

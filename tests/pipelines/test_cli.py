@@ -1,0 +1,197 @@
+"""The command line without whole runs (those are in tests/e2e)."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paraserve.components.register import audit
+from paraserve.components.register.registry import Registry
+from paraserve.pipelines import cli
+from paraserve.pipelines.run import exit_code
+from paraserve.pipelines.workdir import Busy, Workdir
+
+SPEC = """\
+label: {column: clicked, positive_at_least: 1}
+categorical: {user: {dimension: 4, rows: 16}}
+"""
+
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs `paraserve run` with good data and spec, and what is added; it must not get as far as starting."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.csv").write_text("clicked,user\n1,a\n0,b\n")
+    (tmp_path / "spec.yaml").write_text(SPEC)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    good = {"data": "log.csv", "feature_spec": "spec.yaml", "serving_port": port}
+
+    def run(*arguments: str) -> int:
+        settings = [text for name, value in good.items() for text in ("--set", f"{name}={value}")]
+        return cli.main(["run", *settings, "--workdir", "w", *arguments])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("learning_rat=0.1", "did you mean 'learning_rate'?"),
+        ("epochs=many", "parameter 'epochs' is 'many'; give a whole number"),
+        ("epochs", "write --set name=value"),
+        ("data=missing/*.csv", "no file matches `data` missing/*.csv"),
+        ("feature_spec=missing.yaml", "cannot read the feature spec"),
+        ("feature_spec=log.csv", "log.csv"),
+        ("epochs=0", "`epochs` is 0"),
+        ("model=deep", "`model` is 'deep'"),
+        ("split=week", "`split` is 'week'"),
+        ("min_auc=2", "`min_auc` is 2.0"),
+        ("canary_steps=50,10", "`canary_steps` is 50,10"),
+        ("model_name=My Model", "My Model"),
+        ("target=cloud", "unknown target 'cloud'"),
+        ("registry=log.csv/registry", "`registry` is"),
+    ],
+)
+def test_wrong_usage_says_the_remedy_and_starts_nothing(
+    command: Command, setting: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert command("--set", setting) == 2
+    assert said in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_port_in_use_is_found_before_anything_starts(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert command("--set", f"serving_port={port}") == 2
+    assert f"port {port} cannot be used" in capsys.readouterr().err
+
+
+def test_a_parameter_file_is_read_and_set_goes_over_it(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_text("epochs: 0\nbatch_size: 0\n")
+    assert command("--params", "params.yaml", "--set", "epochs=1") == 2
+    assert "`batch_size` is 0" in capsys.readouterr().err
+    assert command("--params", "nowhere.yaml") == 2
+    assert "cannot read the parameters in nowhere.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--sett", "a=b"], ["models"], ["serve", "start"]])
+def test_unknown_commands_exit_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main(arguments)
+    assert raised.value.code == 2
+
+
+@pytest.mark.parametrize("name", ["run", "compile", "serve", "models"])
+def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main([name, "--help"])
+    assert raised.value.code == 0
+    assert f"\n  paraserve {name}" in capsys.readouterr().out
+
+
+def test_the_command_line_does_without_tensorflow_and_kfp_until_it_needs_them() -> None:
+    code = "import sys, paraserve.pipelines.cli; sys.exit(bool({'tensorflow', 'kfp', 'psutil'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_pipeline_and_the_checks_do_without_tensorflow() -> None:
+    code = "import sys, paraserve.pipelines.compile, paraserve.pipelines.checks; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_compile_writes_the_images_that_were_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "p.yaml"
+    arguments = ["compile", "--out", str(out), "--image-registry", "registry.example.com/ml", "--image-tag", "9"]
+    subprocess.run([sys.executable, "-m", "paraserve.pipelines.cli", *arguments], check=True, env=os.environ)
+    text = out.read_text()
+    assert "registry.example.com/ml/paraserve:9" in text
+    assert "registry.example.com/ml/paraserve-tensorflow:9" in text
+
+
+def test_compile_refuses_another_suffix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compile", "--out", "p.json"]) == 2
+    assert "ends in .yaml" in capsys.readouterr().err
+
+
+def test_a_second_run_in_the_same_folder_is_refused(
+    tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Workdir(tmp_path / "w").locked():
+        assert command() == 2
+        assert "another `paraserve run` goes on in" in capsys.readouterr().err
+        with pytest.raises(Busy), Workdir(tmp_path / "w").locked():
+            pass
+    with Workdir(tmp_path / "w").locked():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "decision", "code"),
+    [("succeeded", "promoted", 0), ("succeeded", "skipped", 3), ("failed", "rolled_back", 4), ("failed", "skipped", 1)],
+)
+def test_exit_codes(status: str, decision: str, code: int) -> None:
+    assert exit_code({"status": status, "rollout": {"decision": decision}}) == code
+
+
+def test_serve_status_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "status", "--workdir", str(tmp_path)]) == 1
+    assert "nothing was ever served here" in capsys.readouterr().out
+    assert cli.main(["serve", "stop", "--workdir", str(tmp_path)]) == 0
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> str:
+    """Two versions of `clicks`, the first one the champion."""
+    model = tmp_path / "model"
+    (model / "variables").mkdir(parents=True)
+    place = Registry(str(tmp_path / "registry"))
+    for number in (1, 2):
+        (model / "saved_model.pb").write_bytes(bytes([number]))
+        card = {"registered": f"2026-01-0{number}T00:00:00", "metrics": {"auc": 0.7 + number / 100, "logloss": 0.5}}
+        place.register("clicks", model, card, f"run{number}")
+    place.promote("clicks", "v1", run_id="run1", reason="it is better")
+    return place.place
+
+
+def test_models_list(registry: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models", "list", "--registry", registry]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in table[1:]] == [["clicks", "v1", "champion"], ["clicks", "v2", "candidate"]]
+    assert cli.main(["models", "list", "--registry", registry, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["version"], row["aliases"], row["auc"]) for row in rows] == [
+        ("v1", [audit.CHAMPION], 0.71),
+        ("v2", [audit.CANDIDATE], 0.72),
+    ]
+
+
+def test_models_show(registry: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models", "show", "--registry", registry]) == 0
+    assert "it is better" in capsys.readouterr().out
+    assert cli.main(["models", "show", "clicks", "v2", "--registry", registry]) == 0
+    assert "# clicks v2" in capsys.readouterr().out
+    assert cli.main(["models", "show", "clicks", "v2", "--registry", registry, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["auc"] == 0.72
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["nobody"], "there is no model 'nobody'"), (["clicks", "v9"], "has no version 'v9'")]
+)
+def test_models_show_of_what_is_not_there(
+    registry: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["models", "show", *arguments, "--registry", registry]) == 2
+    assert said in capsys.readouterr().err
