@@ -41,15 +41,21 @@ class Replay:
     """A rollout.Traffic of raw rows, one in each request, taken in turn."""
 
     def __init__(
-        self, endpoint: str, model_name: str, rows: Sequence[Mapping[str, str]], side_of: Callable[[str], str] = lambda _: ""
+        self,
+        endpoint: str,
+        model_name: str,
+        rows: Sequence[Mapping[str, str]],
+        side_of: Callable[[str], str] = lambda _: "",
+        with_grpc: bool = True,
     ):
-        """`side_of` tells who answered from the address in Envoy's response header."""
+        """`side_of` tells who answered from the address in Envoy's response header; `with_grpc` whether one port has both."""
         self.endpoint, self.model_name, self.rows, self.side_of = endpoint, model_name, rows, side_of
         self._turn = itertools.count()
         self._clients = ThreadPoolExecutor(CLIENTS, "replay")
         self._local = threading.local()
         # The stubs import TensorFlow, some seconds; meanwhile the new version's server starts.
-        self._stub = self._clients.submit(_GrpcClient, endpoint.removeprefix("http://"), model_name)
+        address = endpoint.removeprefix("http://")
+        self._stub = self._clients.submit(_GrpcClient, address, model_name) if with_grpc else None
 
     def send(self, count: int) -> list[Reply]:
         begin = time.monotonic()
@@ -58,13 +64,15 @@ class Replay:
 
     def close(self) -> None:
         self._clients.shutdown()
-        self._stub.result().close()
+        if self._stub:
+            self._stub.result().close()
 
     def _send_one(self, due: float) -> Reply:
         turn = next(self._turn)
         row = turn % len(self.rows)
-        send = self._by_grpc if turn % GRPC_EVERY == 0 else self._by_rest
-        client: Any = self._stub.result() if turn % GRPC_EVERY == 0 else self._session()
+        by_grpc = self._stub is not None and turn % GRPC_EVERY == 0
+        send = self._by_grpc if by_grpc else self._by_rest
+        client: Any = self._stub.result() if self._stub and by_grpc else self._session()
         time.sleep(max(0.0, due - time.monotonic()))
         begin = time.perf_counter()
         answer = send(client, self.rows[row])
