@@ -159,10 +159,12 @@ def status(serving: str) -> dict[str, Any]:
 def stop(serving: str) -> None:
     """Stops the endpoint: no process and no port remains. `recover` starts it again. Does nothing where there is none."""
     folder = Path(serving).absolute()
-    if (state := read_state(folder)) is None:
-        return
-    with locked(folder):
-        Endpoint(folder, state).stop()
+    state = read_state(folder)
+    if state is not None:
+        with locked(folder):
+            Endpoint(folder, state).stop()
+    for process in processes.find(folder).values():  # somebody removed the folder under a living endpoint
+        processes.stop(process, grace=5)
 
 
 def recover(serving: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -263,6 +264,16 @@ def test_stop_leaves_no_process_and_no_port_and_recover_starts_it_again(lab: Lab
     assert not local.status(str(lab.serving))["serving"]
     local.recover(str(lab.serving))
     assert lab.is_served_by(lab.champion())
+
+
+def test_stop_finds_the_processes_of_a_folder_that_was_removed(empty: Lab) -> None:
+    (empty.serving / "logs").mkdir(parents=True)
+    process = processes.start(empty.serving, "a", ["sleep", "60"], empty.serving / "logs" / "a.log")
+    shutil.rmtree(empty.serving)
+    local.stop(str(empty.serving))
+
+    assert not processes.alive(process)
+    assert not empty.serving.exists()
 
 
 def test_an_envoy_that_died_is_started_again(lab: Lab) -> None:
