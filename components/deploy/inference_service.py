@@ -102,6 +102,7 @@ def build(name: str, namespace: str, model: ServedModel, service_account: str, p
         ),
     )
     built: dict[str, Any] = ApiClient().sanitize_for_serialization(service)
+    del built["spec"]["predictor"]["model"]["name"]  # the SDK fills in an empty one; the webhook refuses names here
     return built
 
 

@@ -73,9 +73,12 @@ class KubernetesApi:
 @contextlib.contextmanager
 def _refusals(verb: str, what: str) -> Iterator[None]:
     from kubernetes.client import ApiException
+    from urllib3.exceptions import HTTPError
 
     try:
         yield
+    except HTTPError as error:
+        raise RuntimeError(f"the cluster did not answer to {verb} {what}: {error}") from error
     except ApiException as error:
         try:
             said = json.loads(error.body)["message"]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,8 +25,8 @@ def progress_of(file: str, uri: str, percent: int, since: float = 0.0, until: fl
             yield event["t"], isvc.progress(service, revisions.get(isvc.created_revision(service), ""), uri, percent)
 
 
-def arrival(*args: Any, **span: float) -> float:
-    return next(t for t, seen in progress_of(*args, **span) if seen.arrived)
+def arrival(file: str, uri: str, percent: int, since: float = 0.0) -> float:
+    return next(t for t, seen in progress_of(file, uri, percent, since) if seen.arrived)
 
 
 def test_each_step_arrives_when_it_really_did() -> None:

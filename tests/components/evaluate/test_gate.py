@@ -94,7 +94,7 @@ def test_thresholds_out_of_range(name: str, value: float) -> None:
 
 
 def test_config_checks_names_and_slices() -> None:
-    settings = {"model": "m", "shards": "s", "registry": "r", "report": "h"}
+    settings: dict[str, Any] = {"model": "m", "shards": "s", "registry": "r", "report": "h"}
     with pytest.raises(ValueError, match="small letters"):
         EvaluateConfig(**settings, model_name="Ctr")
     with pytest.raises(ValueError, match="twice"):
