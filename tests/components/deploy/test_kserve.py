@@ -292,17 +292,23 @@ def test_a_model_that_does_not_load_gets_no_traffic(
     assert second.model_uri not in cluster.asked
 
 
+@pytest.mark.parametrize("during", ["the canary's step", "the rollback"])
 def test_a_killed_rollout_is_restored_first(
-    cluster: FakeKServe, registry: Registry, first: RegisteredVersion, tmp_path: Path
+    cluster: FakeKServe, registry: Registry, first: RegisteredVersion, tmp_path: Path, during: str
 ) -> None:
-    """Killed in the middle of a rollback: the old URI stands there again, but at 0."""
-    predictor = cluster.services["ctr"]["spec"]["predictor"]
-    predictor["model"]["storageUri"] = "gs://somewhere/bad"
-    predictor["canaryTrafficPercent"] = 50
-    second = register(registry, tmp_path / "2", "2.21.0")
+    service = cluster.services["ctr"]
+    predictor = service["spec"]["predictor"]
+    predictor["model"]["storageUri"], predictor["canaryTrafficPercent"] = "gs://somewhere/bad", 50
+    cluster._reconcile(service)
+    if during == "the rollback":  # the old URI stands there again, but its new revision is not ready, and has nothing yet
+        predictor["model"]["storageUri"], predictor["canaryTrafficPercent"] = first.model_uri, 0
+        cluster._looks = LAG
     cluster.patches.clear()
+    second = register(registry, tmp_path / "2", "2.21.0")
     assert deploy(cluster, registry, second, "run-2").decision == "promoted"
-    assert cluster.patches[:3] == [(None, 0), (first.model_uri, 0), (None, 100)]
+    restored = [(None, 100)] if during == "the rollback" else [(None, 0), (first.model_uri, 0), (None, 100)]
+    assert cluster.patches[: len(restored) + 1] == [*restored, (second.model_uri, 0)]
+    assert cluster.revisions == [first.model_uri, "gs://somewhere/bad", first.model_uri, second.model_uri]
 
 
 def test_a_first_model_that_fails_is_taken_away(cluster: FakeKServe, registry: Registry, tmp_path: Path) -> None:
