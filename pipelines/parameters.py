@@ -81,7 +81,7 @@ def parse_values(given: Mapping[Any, Any]) -> dict[str, Value]:
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else "; docs/parameters.md lists all, and `paraserve run --help` too"
+    return f"; did you mean '{close[0]}'?" if close else "; `paraserve run --list` and docs/parameters.md list all"
 
 
 def read_file(path: Path) -> dict[Any, Any]:

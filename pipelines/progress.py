@@ -15,6 +15,7 @@ _EXECUTOR = re.compile(
     r" *(Looking for component|Loading KFP component|Got executor_input|Wrote executor|Did not write output)"
 )
 _RULE = re.compile(r"-{20,}$")
+_TENSORFLOW = re.compile(r" *(I0000 \d\d:|WARNING: All log messages before absl::InitializeLog)")
 
 
 class StepLines(logging.Filter):
@@ -45,7 +46,8 @@ class StepLines(logging.Filter):
 
 
 class StepOutput(io.TextIOBase):
-    """Standard output without what kfp's executor logs around each step: prefixes, its input as pages of JSON, ruled lines."""
+    """Standard output without what only fills pages: what kfp's executor logs around each step (prefixes, its input as JSON,
+    ruled lines), and the informative lines of TensorFlow's import, which no setting turns off."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__()
@@ -71,4 +73,4 @@ class StepOutput(io.TextIOBase):
         if logged and _EXECUTOR.match(line):
             self._in_json = "Got executor_input" in line
             return False
-        return bool(line.strip()) and not _RULE.match(line)
+        return bool(line.strip()) and not _RULE.match(line) and not _TENSORFLOW.match(line)

@@ -78,7 +78,7 @@ def test_values_take_the_parameters_type(name: str, given: object, value: object
         ("quarantine_values", "maybe", "give true or false"),
         ("hidden_units", [256, 128], "give a text"),
         ("epocs", 3, "there is no parameter 'epocs'; did you mean 'epochs'?"),
-        ("zzz", 3, "docs/parameters.md lists all"),
+        ("zzz", 3, "docs/parameters.md list all"),
     ],
 )
 def test_bad_values_are_refused_with_the_remedy(name: str, given: object, said: str) -> None:

@@ -13,6 +13,7 @@ KFP = """\
             "data": "x"
         }
     }
+    I0000 00:00:1796137904.732420    4550 port.cc:153] oneDNN custom operations are on.
     epoch 1: loss 0.5
     [KFP Executor 2026-01-01 10:00:00,000 INFO]: at 10 %: fine
     [KFP Executor 2026-01-01 10:00:00,000 WARNING]: slow
