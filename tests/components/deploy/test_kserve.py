@@ -299,6 +299,7 @@ def test_a_killed_rollout_is_restored_first(
     service = cluster.services["ctr"]
     predictor = service["spec"]["predictor"]
     predictor["model"]["storageUri"], predictor["canaryTrafficPercent"] = "gs://somewhere/bad", 50
+    cluster._looks = 0
     cluster._reconcile(service)
     if during == "the rollback":  # the old URI stands there again, but its new revision is not ready, and has nothing yet
         predictor["model"]["storageUri"], predictor["canaryTrafficPercent"] = first.model_uri, 0
