@@ -1,4 +1,4 @@
-"""References of the images that the steps run in; CI and `paraserve compile` choose them by environment, before this is imported."""
+"""References of the images that the steps run in; the environment chooses them, before this is imported."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The manifest of a packed data set: what ingest promises to every later step. Written last, so that its presence means "whole"."""
+"""The manifest of a packed data set: what ingest promises to later steps. Written last, so that its presence means "whole"."""
 
 import dataclasses
 import json
@@ -104,7 +104,7 @@ class Manifest:
 
 
 def read_manifest(shards: str) -> Manifest:
-    """The manifest of the packed data set at `shards`, a folder's path or gs:// address. Raises ValueError when there is none."""
+    """The manifest of the packed data set at `shards`, a path or gs:// address. Raises ValueError when there is none."""
     try:
         return Manifest.from_json(storage.read_bytes(storage.join(shards, FILE)))
     except FileNotFoundError as error:
