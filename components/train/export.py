@@ -18,7 +18,7 @@ from paraserve.components.exported import DENSE, IDS, MATRIX_SIGNATURE, PROBABIL
 from paraserve.components.features.graph import raw_to_matrices, transform_dense
 from paraserve.components.features.spec import FeatureSpec
 from paraserve.components.manifest import Manifest
-from paraserve.components.train.embedding.table import StackLayout, model_inputs, pooled
+from paraserve.components.train.embedding.table import StackLayout, model_inputs
 from paraserve.components.train.models import model_builder
 from paraserve.components.train.snapshot import read_stack
 from paraserve.components.train.step import Trainer
@@ -51,7 +51,8 @@ class ServedModel(tf.Module):
     def _prehashed(self, ids: tf.Tensor, dense: tf.Tensor) -> dict[str, tf.Tensor]:
         columns: dict[str, tf.Tensor] = {}
         for layout, table in zip(self._layouts, self.tables, strict=True):
-            columns |= pooled(layout, ids, tf.gather(table, layout.row_numbers(ids, self._spec)), self._spec)
+            wanted = layout.wanted(ids, self._spec)
+            columns |= wanted.pooled(tf.gather(table, wanted.numbers))
         numbers = transform_dense(self._spec, self._manifest.moments, dense)
         logits = self._call(model_inputs(self._spec, numbers, columns, self._linear))
         return {PROBABILITY: tf.sigmoid(logits[:, 0])}

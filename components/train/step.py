@@ -12,7 +12,7 @@ from paraserve.components.manifest import Manifest
 from paraserve.components.records import read_shard_graph
 from paraserve.components.train.config import TrainConfig
 from paraserve.components.train.curves import BINS, bin_counts
-from paraserve.components.train.embedding.table import Stack, model_inputs, pooled, stack_layouts
+from paraserve.components.train.embedding.table import Stack, model_inputs, stack_layouts
 from paraserve.components.train.models import model_builder
 from paraserve.components.train.optimizers import Slotted, optimizer
 from paraserve.components.train.schedules import learning_rate
@@ -134,10 +134,9 @@ class Trainer:
     def _logits(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         columns: dict[str, tf.Tensor] = {}
         for stack in self.stacks:
-            numbers = stack.layout.row_numbers(batch["ids"], self.spec)
-            rows, index = tf.unique(tf.reshape(numbers, [-1]))
-            values = tf.reshape(tf.gather(stack.lookup(rows), index), [*_shape(numbers), stack.layout.width])
-            columns |= pooled(stack.layout, batch["ids"], values, self.spec)
+            wanted = stack.layout.wanted(batch["ids"], self.spec)
+            rows, index = tf.unique(wanted.numbers)
+            columns |= wanted.pooled(tf.gather(stack.lookup(rows), index))
         return self._forward(batch, columns, training=False)
 
     def _forward(self, batch: Mapping[str, tf.Tensor], columns: Mapping[str, tf.Tensor], training: bool) -> tf.Tensor:
@@ -145,20 +144,20 @@ class Trainer:
         return self.model(model_inputs(self.spec, dense, columns, self.linear), training=training)[:, 0]
 
     def _train_batch(self, batch: Mapping[str, tf.Tensor], rate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        numbers = [stack.layout.row_numbers(batch["ids"], self.spec) for stack in self.stacks]
+        wanted = [stack.layout.wanted(batch["ids"], self.spec) for stack in self.stacks]
         # Each distinct row travels once, whatever its count in the batch.
-        unique = [tf.unique(tf.reshape(n, [-1])) for n in numbers]
+        unique = [tf.unique(w.numbers) for w in wanted]
         pulled = [stack.lookup(rows) for stack, (rows, _) in zip(self.stacks, unique, strict=True)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             weights = self.model.trainable_variables
             tape.watch([*pulled, *weights])
             columns: dict[str, tf.Tensor] = {}
             penalty = tf.constant(0.0)
-            for stack, rows, number, (_, index) in zip(self.stacks, pulled, numbers, unique, strict=True):
-                values = tf.reshape(tf.gather(rows, index), [*_shape(number), stack.layout.width])
-                columns |= pooled(stack.layout, batch["ids"], values, self.spec)
+            for w, rows, (_, index) in zip(wanted, pulled, unique, strict=True):
+                values = tf.gather(rows, index)
+                columns |= w.pooled(values)
                 if self.config.l2:
-                    penalty += self.config.l2 * tf.reduce_mean(tf.reduce_sum(tf.square(values), axis=[1, 2]))
+                    penalty += self.config.l2 * tf.reduce_sum(tf.square(values)) / tf.cast(w.examples, tf.float32)
             logits = self._forward(batch, columns, training=True)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(batch["labels"], logits)
             objective = tf.reduce_mean(losses) + penalty
@@ -175,8 +174,3 @@ class Trainer:
                 continue  # a variable that the loss does not depend on
             with tf.device(target.variable.device):
                 self.optimizer.apply_dense(target, tf.convert_to_tensor(gradient), rate)
-
-
-def _shape(matrix: tf.Tensor) -> list[tf.Tensor | int]:
-    """The shape of a matrix, its second dimension static."""
-    return [tf.shape(matrix)[0], matrix.shape[1]]

@@ -33,13 +33,52 @@ class StackLayout:
     def name(self) -> str:
         return f"embedding-{self.dimension}"
 
-    def row_numbers(self, ids: tf.Tensor, spec: FeatureSpec) -> tf.Tensor:
-        """Rows of this stack's columns: int64 [examples, places] from the id matrix, int64 [examples, spec.id_width]."""
-        places = []
+    def wanted(self, ids: tf.Tensor, spec: FeatureSpec) -> "Wanted":
+        """The rows that a batch needs, from its id matrix, int64 [examples, spec.id_width]; a list's padding needs none."""
+        numbers, segments = [], {}
         for column in self.columns:
-            rows = tf.math.floormod(ids[:, spec.id_slices[column.name]], spec.tables[column.table].rows)
-            places.append(rows + self.offsets[column.table])
-        return tf.concat(places, axis=1)
+            keys_of_column = ids[:, spec.id_slices[column.name]]
+            if isinstance(column, ListColumn):
+                present = keys_of_column != keys.PADDING
+                segments[column.name] = tf.where(present)[:, 0]
+                flat = tf.boolean_mask(keys_of_column, present)
+            else:
+                flat = keys_of_column[:, 0]
+            numbers.append(tf.math.floormod(flat, spec.tables[column.table].rows) + self.offsets[column.table])
+        sizes = tf.stack([tf.size(part) for part in numbers])
+        return Wanted(
+            layout=self, examples=tf.shape(ids)[0], numbers=tf.concat(numbers, axis=0), sizes=sizes, segments=segments
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The rows that a batch needs of one stack, column after column."""
+
+    layout: StackLayout
+    examples: tf.Tensor
+    """int32 scalar."""
+    numbers: tf.Tensor
+    """int64 [places]: each value's row."""
+    sizes: tf.Tensor
+    """int32 [columns]: how many places each column has."""
+    segments: Mapping[str, tf.Tensor]
+    """For each list column the example that each of its places belongs to: int64, rising."""
+
+    def pooled(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
+        """One row for each column and example, float32 [examples, width], from the places' rows, float32 [places, width]."""
+        outputs = {}
+        parts = tf.split(values, self.sizes, num=len(self.layout.columns))
+        for column, rows in zip(self.layout.columns, parts, strict=True):
+            if isinstance(column, ListColumn):
+                segments = self.segments[column.name]
+                rows = tf.math.unsorted_segment_sum(rows, segments, self.examples)
+                if column.pooling == "mean":
+                    count = tf.math.unsorted_segment_sum(tf.ones_like(segments, values.dtype), segments, self.examples)
+                    rows /= tf.maximum(count, 1.0)[:, None]
+            # The split forgets that a categorical column has a row for each example.
+            outputs[column.name] = tf.ensure_shape(rows, [None, self.layout.width])
+        return outputs
 
 
 def stack_layouts(spec: FeatureSpec, linear: bool) -> tuple[StackLayout, ...]:
@@ -54,32 +93,6 @@ def stack_layouts(spec: FeatureSpec, linear: bool) -> tuple[StackLayout, ...]:
         width = dimension + int(linear)
         layouts.append(StackLayout(dimension=dimension, width=width, columns=columns, offsets=offsets, rows=rows))
     return tuple(layouts)
-
-
-def pooled(layout: StackLayout, ids: tf.Tensor, values: tf.Tensor, spec: FeatureSpec) -> dict[str, tf.Tensor]:
-    """Turns looked-up rows into one row per column.
-
-    Args:
-        ids: int64 [examples, spec.id_width], to tell a list's items from its padding.
-        values: float32 [examples, places, width], the rows of `layout.row_numbers(ids)`.
-
-    Returns:
-        For each column: float32 [examples, width].
-    """
-    outputs, start = {}, 0
-    for column in layout.columns:
-        places = spec.id_slices[column.name]
-        size = places.stop - places.start
-        rows = values[:, start : start + size, :]
-        start += size
-        if isinstance(column, ListColumn):
-            present = tf.cast(ids[:, places] != keys.PADDING, values.dtype)[:, :, None]
-            rows_sum = tf.reduce_sum(rows * present, axis=1)
-            count = tf.maximum(tf.reduce_sum(present, axis=1), 1.0)
-            outputs[column.name] = rows_sum / count if column.pooling == "mean" else rows_sum
-        else:
-            outputs[column.name] = rows[:, 0, :]
-    return outputs
 
 
 def model_inputs(spec: FeatureSpec, dense: tf.Tensor, columns: Mapping[str, tf.Tensor], linear: bool) -> dict[str, tf.Tensor]:
