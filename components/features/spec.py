@@ -235,9 +235,9 @@ def load_spec(text_or_uri: str) -> FeatureSpec:
     where = "the feature spec" if inline else f"the feature spec {text_or_uri}"
     if not text_or_uri.strip():
         raise ValueError("no feature spec was given; set `feature_spec` to a path, a gs:// address or the YAML itself")
-    text = text_or_uri if inline else storage.read_bytes(text_or_uri).decode()
+    content = text_or_uri.encode() if inline else storage.read_bytes(text_or_uri)
     try:
-        return parse_spec(yaml.load(text, Loader=_StrictLoader))  # a SafeLoader
+        return parse_spec(yaml.load(content.decode(), Loader=_StrictLoader))  # a SafeLoader
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{where}: {error}") from error
 

@@ -136,6 +136,13 @@ def test_the_digest_is_of_the_meaning() -> None:
 LABEL = "label: {column: y, positive_at_least: 1}\n"
 
 
+def test_a_spec_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_bytes(b"label: \xff")
+
+    with pytest.raises(ValueError, match=r"the feature spec .*spec\.yaml: 'utf-8' codec can't decode"):
+        load_spec(str(tmp_path / "spec.yaml"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
