@@ -1,5 +1,6 @@
 """Whole runs of `paraserve run`, one after the other in one folder as a user would: each finds the champion of those before."""
 
+import contextlib
 import json
 import os
 import random
@@ -77,16 +78,24 @@ class Lab:
         places = {"data": self.folder / "log.csv", "feature_spec": self.folder / "spec.yaml", "serving_port": self.port}
         return {**SETTINGS, **{k: v if isinstance(v, int) else str(v) for k, v in places.items()}, **changes}
 
-    def start(self, **changes: object) -> subprocess.Popen[str]:
-        """Starts `paraserve run`; its output goes to the file output.txt."""
+    @contextlib.contextmanager
+    def running(self, **changes: object) -> Iterator[subprocess.Popen[str]]:
+        """`paraserve run` as a process, which does not outlive the block; its output goes to the file output.txt."""
         arguments = [f"--set={name}={value}" for name, value in self.settings(**changes).items()]
         command = [sys.executable, "-m", "paraserve.pipelines.cli", "run", "--workdir", str(self.workdir), *arguments]
-        with (self.folder / "output.txt").open("w") as output:
-            return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+        with (
+            (self.folder / "output.txt").open("w") as output,
+            subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True) as process,
+        ):
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def run(self, expected: int, **changes: object) -> dict[str, Any]:
         """Runs to the end, and returns result.json."""
-        code = self.start(**changes).wait(timeout=400)
+        with self.running(**changes) as process:
+            code = process.wait(timeout=400)
         assert code == expected, (self.folder / "output.txt").read_text()[-6000:]
         return self.result()
 
@@ -203,11 +212,11 @@ def test_a_canary_that_fails_is_rolled_back(lab: Lab, first: dict[str, Any]) -> 
 
 
 def test_a_killed_worker_does_not_stop_the_run(lab: Lab, first: dict[str, Any]) -> None:
-    run = lab.start(seed=2, epochs=6)
-    wait_until(lambda: train_processes(lab) and "epoch 1" in (lab.folder / "output.txt").read_text())
-    coordinator = next(p for p in train_processes(lab) if p.children())
-    coordinator.children()[-1].send_signal(signal.SIGKILL)  # servers start in order, parameter servers first
-    assert run.wait(timeout=400) == 0, (lab.folder / "output.txt").read_text()[-6000:]
+    with lab.running(seed=2, epochs=40, patience=0) as run:
+        wait_until(lambda: train_processes(lab) and "epoch 1:" in (lab.folder / "output.txt").read_text())
+        coordinator = next(p for p in train_processes(lab) if p.children())
+        coordinator.children()[-1].send_signal(signal.SIGKILL)  # servers start in order, parameter servers first
+        assert run.wait(timeout=400) == 0, (lab.folder / "output.txt").read_text()[-6000:]
     record = json.loads(max((lab.workdir / "runs").glob("*/steps/train.json")).read_text())
     assert record["outputs"]["workers_lost"] == 1
 
@@ -215,13 +224,16 @@ def test_a_killed_worker_does_not_stop_the_run(lab: Lab, first: dict[str, Any]) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_only_the_endpoint(lab: Lab, first: dict[str, Any], number: signal.Signals) -> None:
     before = champion(lab), lab.predict(), {p.pid for p in lab.processes()}
-    run = lab.start(seed=3, epochs=500, patience=0)
-    wait_until(lambda: train_processes(lab) and "epoch 1" in (lab.folder / "output.txt").read_text())
-    stopped = [process for process in lab.processes() if process.pid not in before[2]]
-    assert len(stopped) > 5
-    ports = {c.laddr.port for p in stopped for c in p.net_connections() if c.status == psutil.CONN_LISTEN}
-    run.send_signal(number)
-    assert run.wait(timeout=30) == (1 if number == signal.SIGINT else -signal.SIGKILL)
+    with lab.running(seed=3, epochs=500, patience=0) as run:
+        wait_until(lambda: train_processes(lab) and "epoch 1" in (lab.folder / "output.txt").read_text())
+        stopped = [process for process in lab.processes() if process.pid not in before[2]]
+        assert len(stopped) > 5
+        refused = subprocess.run(run.args, check=False, capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert "another `paraserve run` goes on" in refused.stderr
+        ports = {c.laddr.port for p in stopped for c in p.connections() if c.status == psutil.CONN_LISTEN}
+        run.send_signal(number)
+        assert run.wait(timeout=30) == (1 if number == signal.SIGINT else -signal.SIGKILL)
     _, alive = psutil.wait_procs(stopped, timeout=5)
     assert not alive
     listening = {c.laddr.port for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN}
@@ -235,18 +247,14 @@ def test_a_run_that_is_stopped_leaves_only_the_endpoint(lab: Lab, first: dict[st
         assert not lab.leftovers()
 
 
-def test_a_second_run_in_the_folder_is_refused_while_one_goes_on(lab: Lab, first: dict[str, Any]) -> None:
-    run = lab.start(split="time", epochs=1)
-    wait_until(lambda: "ingest: started" in (lab.folder / "output.txt").read_text())
-    other = [*run.args, "--set=epochs=2"]  # type: ignore[misc]
-    refused = subprocess.run(other, check=False, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "another `paraserve run` goes on" in refused.stderr
-    assert run.wait(timeout=60) == 1  # the spec names no time column
-    result = lab.result()
+def test_a_failed_run_says_the_step_and_the_cause(lab: Lab, first: dict[str, Any]) -> None:
+    result = lab.run(1, split="time")  # the spec names no time column
+    assert (result["status"], result["steps"]["ingest"]["state"]) == ("failed", "failed")
     assert result["error"]["step"] == "ingest"
     assert "time" in result["error"]["message"]
-    assert "FAILED at ingest" in (lab.folder / "output.txt").read_text()
+    output = (lab.folder / "output.txt").read_text()
+    assert f"FAILED at ingest\n  error:    ValueError: {result['error']['message']}" in output
+    assert not lab.leftovers()
 
 
 def test_the_compiled_yaml_runs_with_the_same_result(lab: Lab, first: dict[str, Any], tmp_path: Path) -> None:
