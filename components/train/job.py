@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,7 +94,11 @@ def _connected(cluster: Cluster) -> Iterator[tf.distribute.Strategy]:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster.cluster_spec(), task_type="chief", task_id=0, rpc_layer="grpc"
     )
-    yield tf.distribute.ParameterServerStrategy(resolver)
+    try:
+        yield tf.distribute.ParameterServerStrategy(resolver)
+    finally:
+        # Functions and variables are let go of while their servers still live: later, each would fail to say goodbye.
+        gc.collect()
 
 
 class _Run:
