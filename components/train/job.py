@@ -45,8 +45,10 @@ class TrainResult:
     workers_lost: int
     figures: dict[str, float]
     """The best epoch's loss, auc, eval_loss, eval_auc."""
+    export_rows: int
+    """Raw eval rows that the exported model was asked, to compare its answers with the trainer's."""
     export_difference: float
-    """Largest difference between the exported model's answers to raw values and the trainer's."""
+    """Largest difference between the two; 0 where there was no row to ask."""
 
 
 def train(config: TrainConfig, model: Path, logs: Path) -> TrainResult:
@@ -129,6 +131,7 @@ class _Run:
         if best.epoch != last.epoch:
             snapshot.restore(best, self.trainer)
         export.export(self.trainer, model, run_folder.run_id())
+        rows, difference = self._check_export(model)
         return TrainResult(
             snapshot=best.place,
             best_epoch=best.epoch,
@@ -137,7 +140,8 @@ class _Run:
             examples_repeated=self.repeated,
             workers_lost=workers - len(self.workers.alive),
             figures=dict(best.history[best.epoch - 1]),
-            export_difference=self._check_export(model),
+            export_rows=rows,
+            export_difference=difference,
         )
 
     def _rows_left(self, start: Snapshot | None) -> int:
@@ -206,13 +210,16 @@ class _Run:
             if (place := storage.join(self.folder, name)) not in kept:
                 storage.remove_folder(place)
 
-    def _check_export(self, model: Path) -> float:
-        """Asks the exported model about raw values, and a worker about the same rows packed; raises where they disagree."""
+    def _check_export(self, model: Path) -> tuple[int, float]:
+        """Asks the exported model about raw values, and a worker about the same rows packed; raises where they disagree.
+
+        Returns the number of rows, and the largest difference.
+        """
         first = self.eval_split.shards[0]
         rows = export.raw_sample(self.config.shards, self.manifest)[: first.rows]
         if not rows:
             print("no raw sample was taken at ingest: the exported model was not compared with the trainer", flush=True)
-            return 0.0
+            return 0, 0.0
         with tf.device(self.workers.alive[0]):
             expected = self.trainer.predict_shard(storage.join(self.config.shards, first.file))[: len(rows)]
         difference = export.largest_difference(model, rows, expected)
@@ -221,7 +228,7 @@ class _Run:
                 f"the exported model answers raw values differently from the trainer, by up to {difference} over {len(rows)} "
                 "rows: hashing or transforms differ between ingest and the served graph; please report it"
             )
-        return difference
+        return len(rows), difference
 
 
 class _Sum:

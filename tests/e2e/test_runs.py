@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import requests
 
 pytestmark = pytest.mark.slow
-ROWS, USERS, ITEMS = 8000, 100, 60
+ROWS, USERS, ITEMS = 12_000, 100, 60
 ROW = {"user_id": "u1", "item_id": "i1", "age": "30", "genres": "drama|crime"}
 MODEL = "films"
 SPEC = """\
@@ -182,6 +183,31 @@ def test_the_first_model_is_promoted_and_answers(lab: Lab, first: dict[str, Any]
     assert 0 < lab.predict() < 1
     assert "</html>" in (lab.workdir / "report.html").read_text()
     assert not lab.leftovers()
+
+
+def test_the_endpoint_answers_raw_rows_as_the_trainer_does_packed_ones(lab: Lab, first: dict[str, Any]) -> None:
+    """Trainer = exported model (asked with raw rows in the train step) = what the server says, over 1,000 rows."""
+    from paraserve.components.deploy.replay import read_rows
+    from paraserve.components.evaluate.predict import ExportedModel
+    from paraserve.components.manifest import read_manifest
+    from paraserve.components.records import read_shard
+
+    outputs = {
+        name: json.loads(next(lab.workdir.glob(f"runs/*/steps/{name}.json")).read_text())["outputs"] for name in first["steps"]
+    }
+    assert outputs["train"]["export_rows"] >= 1000
+    assert outputs["train"]["export_difference"] <= 1e-6
+    shards = outputs["ingest"]["shards"]
+    raw, manifest = read_rows(shards)[:1000], read_manifest(shards)
+    answers = []
+    for start in range(0, 1000, 100):
+        answer = requests.post(lab.endpoint, json={"instances": raw[start : start + 100]}, timeout=30)
+        answers += answer.json()["predictions"]
+    packed = read_shard(Path(shards) / manifest.splits["eval"].shards[0].file, manifest.layout).rows(0, 1000)
+    model = ExportedModel(Path(first["model"]["uri"]) / "1")
+    assert len(raw) == len(answers) == 1000
+    np.testing.assert_allclose(answers, model.predict(packed.id_matrix(manifest.layout), packed.dense), rtol=0, atol=1e-6)
+    assert np.std(answers) > 0.05
 
 
 def test_a_retrained_model_passes_the_canarys_steps(lab: Lab, first: dict[str, Any]) -> None:
