@@ -238,7 +238,7 @@ def test_a_canary_that_fails_is_rolled_back(lab: Lab, first: dict[str, Any]) -> 
 
 
 def test_a_killed_worker_does_not_stop_the_run(lab: Lab, first: dict[str, Any]) -> None:
-    with lab.running(seed=2, epochs=40, patience=0) as run:
+    with lab.running(seed=2, epochs=15, patience=0) as run:
         wait_until(lambda: train_processes(lab) and "epoch 1:" in (lab.folder / "output.txt").read_text())
         coordinator = next(p for p in train_processes(lab) if p.children())
         coordinator.children()[-1].send_signal(signal.SIGKILL)  # servers start in order, parameter servers first
