@@ -12,7 +12,7 @@ from paraserve.components.deploy.config import DeployConfig, RolloutConfig, pars
 from paraserve.components.evaluate.config import EvaluateConfig, Thresholds, columns_of
 from paraserve.components.features.spec import load_spec
 from paraserve.components.ingest.config import IngestConfig
-from paraserve.components.train.config import TrainConfig
+from paraserve.components.train.config import TrainConfig, check_model_fits
 from paraserve.pipelines.workdir import PLACES
 
 _NEEDED = {"tensorflow": "tensorflow", "tf_keras": "tensorflow", "tensorflow_serving": "serving", "grpc": "serving"}
@@ -59,7 +59,7 @@ def _build(config: type[Any], values: Mapping[str, Any], **others: Any) -> Any:
 
 def _check_inputs(values: Mapping[str, Any]) -> None:
     try:
-        load_spec(values["feature_spec"])
+        check_model_fits(values["model"], load_spec(values["feature_spec"]))
     except OSError as error:
         raise ValueError(f"cannot read the feature spec: {error}; correct `feature_spec`") from error
     data = values["data"]

@@ -4,9 +4,13 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from paraserve.components.features.spec import FeatureSpec
+
 SCHEDULES = ("constant", "exponential", "cosine")
 OPTIMIZERS = ("adagrad", "sgd")
 MODELS = ("wide_deep", "deepfm", "dcn_v2", "dlrm")
+EQUAL_DIMENSION_MODELS = ("deepfm", "dlrm")
+"""Those that multiply embeddings with each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +89,16 @@ class TrainConfig:
     def settings(self) -> dict[str, object]:
         """What decides the model (no places), for its description and for telling snapshots apart."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in ("shards", "snapshots", "resume_from")}
+
+
+def check_model_fits(model: str, spec: FeatureSpec) -> None:
+    """Raises ValueError when one of MODELS cannot be built over the spec's columns; a user's own model checks itself."""
+    dimensions = {column.name: column.dimension for column in spec.embedded}
+    if model in EQUAL_DIMENSION_MODELS and len(set(dimensions.values())) != 1:
+        raise ValueError(
+            f"the model '{model}' multiplies embeddings with each other and needs one dimension for all categorical and "
+            f"list columns; the spec has {dimensions or 'no such column'}: make them equal, or use wide_deep or dcn_v2"
+        )
 
 
 def _at_least(config: TrainConfig, name: str, low: int) -> None:

@@ -17,7 +17,7 @@ from paraserve.components.manifest import Manifest, read_manifest
 from paraserve.components.train import curves, export, snapshot
 from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster
 from paraserve.components.train.cluster.local import LocalCluster
-from paraserve.components.train.config import TrainConfig
+from paraserve.components.train.config import TrainConfig, check_model_fits
 from paraserve.components.train.ledger import Ledger, Task, steps_of
 from paraserve.components.train.loop import Workers
 from paraserve.components.train.models import model_builder
@@ -61,6 +61,7 @@ def train(config: TrainConfig, model: Path, logs: Path) -> TrainResult:
     if not manifest.splits["train"].rows or not manifest.splits["eval"].rows:
         raise ValueError(f"the data set at {config.shards} has an empty train or eval split; ingest more data")
     model_builder(config.model)  # fails here, before a server starts, where there is no such model
+    check_model_fits(config.model, manifest.spec)
     folder = storage.join(config.snapshots, run_folder.run_id())
     start = _start(config, manifest, folder)
     with _cluster(config) as cluster, _connected(cluster) as strategy:

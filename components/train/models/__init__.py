@@ -33,14 +33,3 @@ def model_builder(name: str) -> ModelBuilder:
             f"`model` is '{name}', which cannot be imported ({error}); install its package where the train step runs"
         ) from error
     return builder
-
-
-def equal_dimension(model: str, spec: FeatureSpec) -> int:
-    """The one dimension of all embedded columns. Raises ValueError when there are several, or no such column."""
-    dimensions = {column.name: column.dimension for column in spec.embedded}
-    if len(set(dimensions.values())) != 1:
-        raise ValueError(
-            f"the model '{model}' multiplies embeddings with each other and needs one dimension for all categorical and "
-            f"list columns; the spec has {dimensions or 'no such column'}: make them equal, or use wide_deep or dcn_v2"
-        )
-    return next(iter(dimensions.values()))

@@ -7,7 +7,6 @@ import tf_keras
 
 from paraserve.components.features.spec import FeatureSpec
 from paraserve.components.train.config import TrainConfig
-from paraserve.components.train.models import equal_dimension
 from paraserve.components.train.models.layers import FirstOrder, embeddings, flat, mlp
 
 
@@ -29,5 +28,4 @@ class DeepFM(tf_keras.Model):
 
 
 def build(spec: FeatureSpec, config: TrainConfig) -> tf_keras.Model:
-    equal_dimension("deepfm", spec)
     return DeepFM(spec, config)

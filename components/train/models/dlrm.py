@@ -7,7 +7,6 @@ import tf_keras
 
 from paraserve.components.features.spec import FeatureSpec
 from paraserve.components.train.config import TrainConfig
-from paraserve.components.train.models import equal_dimension
 from paraserve.components.train.models.layers import embeddings, mlp
 
 
@@ -31,4 +30,4 @@ class DLRM(tf_keras.Model):
 
 
 def build(spec: FeatureSpec, config: TrainConfig) -> tf_keras.Model:
-    return DLRM(spec, config, equal_dimension("dlrm", spec))
+    return DLRM(spec, config, dimension=spec.embedded[0].dimension)

@@ -3,8 +3,9 @@ import inspect
 
 import pytest
 
+from paraserve.components.features.spec import parse_spec
 from paraserve.components.train.component import train
-from paraserve.components.train.config import TrainConfig
+from paraserve.components.train.config import TrainConfig, check_model_fits
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,18 @@ def test_the_step_has_the_same_parameters_and_defaults() -> None:
     }
 
     assert step == fields
+
+
+def test_a_model_of_products_needs_one_dimension() -> None:
+    unequal = parse_spec(
+        {
+            "label": {"column": "click", "positive_at_least": 1},
+            "categorical": {"user": {"dimension": 8, "rows": 4}, "item": {"dimension": 16, "rows": 4}},
+        }
+    )
+
+    for model in ("deepfm", "dlrm"):
+        with pytest.raises(ValueError, match=rf"'{model}' .* the spec has \{{'user': 8, 'item': 16\}}: make them equal"):
+            check_model_fits(model, unequal)
+    check_model_fits("dcn_v2", unequal)
+    check_model_fits("my.package:model", unequal)
