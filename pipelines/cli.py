@@ -72,7 +72,13 @@ def _command(commands: Any, name: str, summary: str, examples: str, handler: Han
 
 
 def _add_workdir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workdir", metavar="DIR", type=Path, default=Path("run"), help="the folder of the runs (run)")
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR",
+        type=Path,
+        default=Path("run"),
+        help="the folder of the runs, new, empty or of earlier ones (run)",
+    )
 
 
 def _add_run(commands: Any) -> None:
@@ -106,6 +112,7 @@ def _arguments(options: argparse.Namespace, workdir: Workdir) -> dict[str, Any]:
     """All parameters of the run, checked. Raises ValueError."""
     from paraserve.pipelines.checks import check
 
+    workdir.check()
     given = parameters.read_file(options.params) if options.params else {}
     values = parameters.parse_values({**given, **parameters.read_settings(options.set)})
     arguments = workdir.absolute_places(parameters.complete({**workdir.places, **values}))

@@ -2,7 +2,10 @@
 
 DIR/result.json   the last run's result          DIR/shards, snapshots, registry, serving, runs   the default places
 DIR/report.html   its evaluation report          DIR/artifacts/RUN_ID   what kfp keeps of a run's steps
-DIR/.lock         held while a run goes on       DIR/tmp                temporary files, there while a run goes on
+DIR/.paraserve    says that the folder is ours   DIR/.paraserve/lock    held while a run goes on
+                                                 DIR/.paraserve/tmp     temporary files, there while a run goes on
+
+Nothing else in DIR is ever removed or overwritten, and a folder with files that is not ours is not taken at all.
 """
 
 import contextlib
@@ -20,6 +23,8 @@ from paraserve.components.finish.result import to_json
 
 PLACES = {"shards": "shards", "snapshots": "snapshots", "registry": "registry", "serving": "serving", "run_folder": "runs"}
 """The pipeline parameters that are places, and their folders here."""
+_WRITTEN = ("shards", "snapshots", "registry", "runs", "artifacts")
+"""Our folders whose writers end with the run; the endpoint lives on, and writes in `serving`."""
 
 
 class Busy(Exception):
@@ -45,8 +50,13 @@ class Workdir:
         return {**values, **{name: str(Path(place).absolute()) for name, place in local.items()}}
 
     @property
+    def marker(self) -> Path:
+        """The folder that tells a working folder from any other."""
+        return self.path / ".paraserve"
+
+    @property
     def temporary(self) -> Path:
-        return self.path / "tmp"
+        return self.marker / "tmp"
 
     @property
     def result(self) -> Path:
@@ -63,11 +73,20 @@ class Workdir:
         """What a step left under an output's name; None when there is nothing."""
         return next(self.artifacts(run_id).glob(f"*/{step}/{output}"), None)
 
+    def check(self) -> None:
+        """Raises ValueError for a folder that holds anything but runs: its files must not get mixed with ours."""
+        if self.marker.is_dir() or not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise ValueError(f"--workdir {self.path} is a file; name a folder")
+        if any(self.path.iterdir()):
+            raise ValueError(f"--workdir {self.path} holds files that are not of `paraserve run`; name a new or empty folder")
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
         """Holds the folder, and yields the lock's file descriptor. Raises Busy while a living process holds it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self.marker.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.marker / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -86,9 +105,11 @@ class Workdir:
         self.temporary.mkdir()
 
     def clear(self) -> None:
-        """Removes temporary files. Only for the holder of the lock."""
+        """Removes temporary files, and none outside the folder. Only for the holder of the lock."""
         shutil.rmtree(self.temporary, ignore_errors=True)
-        clear_leftovers(str(self.path))
+        for folder in (self.path / name for name in _WRITTEN):
+            if not folder.is_symlink():
+                clear_leftovers(str(folder))
 
     def finish(self, run_id: str, result: Mapping[str, Any]) -> None:
         """Keeps what the run's steps finished, its report and its result."""
@@ -96,8 +117,10 @@ class Workdir:
         report = self.artifact(run_id, "evaluate", "report")
         if report is not None:
             shutil.copyfile(report, self.report)
+        whole = self.temporary / self.result.name
+        storage.write_bytes(str(whole), to_json(result))
+        whole.replace(self.result)
         self.clear()
-        storage.write_bytes(str(self.result), to_json(result))
 
     def _drop_unfinished(self, run_id: str, steps: Mapping[str, Any]) -> None:
         for folder in self.artifacts(run_id).glob("*/*"):

@@ -1,10 +1,14 @@
 """What the finish step does."""
 
+import re
 from pathlib import Path
 
 from paraserve.components import run_folder, storage
 from paraserve.components.finish.result import write_result
 from paraserve.components.finish.summary import summarise
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+"""See storage: `.NAME.UUID.tmp`."""
 
 
 def finish_run(runs: str, state: str) -> None:
@@ -20,13 +24,15 @@ def finish_run(runs: str, state: str) -> None:
 
 
 def clear_leftovers(place: str) -> None:
-    """Removes the temporary files and folders (`.NAME.tmp`) below `place` that killed processes left.
+    """Removes the temporary files and folders below `place` that killed writers left, by the names that storage gives them.
 
-    Only for a place that nobody writes to now. Object stores have none: their writes appear whole or not at all.
+    Only for a folder of our own that nobody writes to now. Object stores have none: their writes appear whole or not at all.
     """
     if storage.GCS in place:
         return
     for path in sorted(Path(place).rglob(".*.tmp")):
+        if not _TEMPORARY.fullmatch(path.name):
+            continue
         if path.is_dir():
             storage.remove_folder(str(path))
         else:

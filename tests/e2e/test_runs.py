@@ -127,7 +127,7 @@ class Lab:
 
     def leftovers(self) -> list[Path]:
         """Half-written files, and temporary folders."""
-        return [*self.folder.rglob(".*.tmp"), *self.workdir.glob("tmp")]
+        return [*self.folder.rglob(".*.tmp"), *self.workdir.glob(".paraserve/tmp")]
 
 
 @pytest.fixture(scope="module")

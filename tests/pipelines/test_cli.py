@@ -70,6 +70,14 @@ def test_wrong_usage_says_the_remedy_and_starts_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_workdir_with_other_files_is_refused(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "result.json").write_text("mine")
+    assert command() == 2
+    assert "holds files that are not of `paraserve run`" in capsys.readouterr().err
+    assert [path.read_text() for path in (tmp_path / "w").iterdir()] == ["mine"]
+
+
 def test_a_port_in_use_is_found_before_anything_starts(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,4 +1,5 @@
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_finish_writes_the_result_and_clears_what_killed_writers_left(
     for name, content in promoted().items():
         with run_folder.step(str(tmp_path), name) as outputs:
             outputs.update(content["outputs"])
-    leftover = tmp_path / "r1" / "steps" / ".train.json.abc.tmp"
+    leftover = tmp_path / "r1" / "steps" / ".train.json.0123456789abcdef0123456789abcdef.tmp"
     leftover.write_text("half")
     finish_run(str(tmp_path), "RUNNING")
     result = json.loads((tmp_path / "r1" / "result.json").read_text())
@@ -114,10 +115,10 @@ def test_finish_writes_the_result_and_clears_what_killed_writers_left(
 
 
 def test_leftovers_are_files_and_folders_of_writers_only(tmp_path: Path) -> None:
-    half = tmp_path / "shards" / ".train.123.tmp"
+    half = tmp_path / "shards" / f".train.{uuid.uuid4().hex}.tmp"
     half.mkdir(parents=True)
     (half / "part").write_text("x")
-    kept = [tmp_path / "shards" / "notes.tmp", tmp_path / "shards" / ".hidden"]
+    kept = [tmp_path / "shards" / name for name in ("notes.tmp", ".hidden", ".notes.tmp", ".notes.123.tmp", ".report.~1.tmp")]
     for path in kept:
         path.write_text("kept")
     clear_leftovers(str(tmp_path))
