@@ -1,7 +1,7 @@
 """The run's folder: where each step writes what it did, or the cause of its failure, for people and for the result.
 
-    RUN_FOLDER/steps/NAME.json    {"step", "state", "seconds", "outputs", "error"}
-    RUN_FOLDER/result.json        the steps' records put together (see pipelines.result)
+    RUN_FOLDER/RUN_ID/steps/NAME.json    {"step", "state", "seconds", "outputs", "error"}
+    RUN_FOLDER/RUN_ID/result.json        the steps' records put together (see components.finish.result)
 
 Kubeflow's own API tells no cause of a failed step, and a terminated run skips the exit handler: so each step writes for itself.
 """

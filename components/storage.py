@@ -6,6 +6,7 @@ that emulator without any.
 """
 
 import contextlib
+import errno
 import fnmatch
 import functools
 import glob
@@ -20,6 +21,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 GCS = "gs://"
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space, or choose another place",
+    errno.EDQUOT: "the quota is used up: free some space, or choose another place",
+    errno.EFBIG: "a file may not grow further: raise the limit on file sizes",
+    errno.EACCES: "give this user the right to write there, or choose another place",
+    errno.EPERM: "give this user the right to write there, or choose another place",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.ENOTDIR: "a part of it is a file: choose another place",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,31 @@ def remove_folder(place: str) -> None:
     _backend(place).remove_folder(place)
 
 
+def check_writable(place: str) -> None:
+    """Raises OSError when a folder cannot be made or written at a path, before any work; what gs:// allows shows only later."""
+    if place.startswith(GCS):
+        return
+    existing = next(path for path in (Path(place).absolute(), *Path(place).absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise _explanation(place, errno.ENOTDIR)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise _explanation(place, errno.EACCES)
+
+
+@contextlib.contextmanager
+def explained(place: str) -> Iterator[None]:
+    """Turns an OSError of writing into one that says where it happened and what helps."""
+    try:
+        yield
+    except OSError as error:
+        raise _explanation(place, error.errno or errno.EIO) from error
+
+
+def _explanation(place: str, number: int) -> OSError:
+    remedy = _REMEDIES.get(number, "make the place writable, or choose another one")
+    return OSError(number, f"cannot write to {place}: {os.strerror(number)}; {remedy}")
+
+
 def sha256_of(path: Path) -> str:
     """sha256 of a local file, in hexadecimal."""
     with path.open("rb") as file:
@@ -201,8 +236,7 @@ class _PathBackend:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         try:
-            # copyfile: the files' modes are the local machine's business (an artifact store may have made them 0600).
-            shutil.copytree(local, temporary, copy_function=shutil.copyfile)
+            _copy_files(local, temporary)
             self._replace_folder(temporary, target, last)
         except OSError:
             if not (target / last).exists():  # else another writer of the same content was first
@@ -303,6 +337,16 @@ class _GcsBackend:
 @functools.cache
 def _gcs() -> _GcsBackend:
     return _GcsBackend()
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    """Copies what files hold: their modes are the local machine's business (an artifact store may have made them 0600)."""
+    for path in [source, *source.rglob("*")]:
+        copy = target / path.relative_to(source)
+        if path.is_dir():
+            copy.mkdir()
+        else:
+            shutil.copyfile(path, copy)
 
 
 def _split(place: str) -> tuple[str, str]:

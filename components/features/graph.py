@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from paraserve.components.features import keys
 from paraserve.components.features.spec import CategoricalColumn, FeatureSpec, ListColumn
-from paraserve.components.features.transforms import SMALLEST, Moments, apply_transforms
+from paraserve.components.features.transforms import NUMBER, SMALLEST, Moments, apply_transforms
 
 TENSORFLOW = SimpleNamespace(
     log1p=tf.math.log1p,
@@ -47,7 +47,7 @@ def raw_to_matrices(spec: FeatureSpec, raw: Mapping[str, tf.Tensor]) -> tuple[tf
         _list_keys(spec, c, raw[c.name]) if isinstance(c, ListColumn) else _keys(spec, c, raw[c.name])[:, None]
         for c in spec.embedded
     ]
-    dense = [_number(spec, raw[column.name]) for column in spec.dense]
+    dense = [_number(spec, column.name, raw[column.name]) for column in spec.dense]
     examples = tf.shape(next(iter(raw.values())))[0]
     return (
         tf.concat(ids, axis=1) if ids else tf.zeros([examples, 0], tf.int64),
@@ -59,9 +59,13 @@ def _is_missing(spec: FeatureSpec, text: tf.Tensor) -> tf.Tensor:
     return tf.reduce_any(text[..., None] == tf.constant(spec.missing_values), axis=-1)
 
 
-def _number(spec: FeatureSpec, text: tf.Tensor) -> tf.Tensor:
+def _number(spec: FeatureSpec, name: str, text: tf.Tensor) -> tf.Tensor:
     text = tf.strings.strip(text)
-    present = tf.where(_is_missing(spec, text), "nan", text)
+    missing = _is_missing(spec, text)
+    wrong = ~(missing | tf.strings.regex_full_match(text, NUMBER))
+    said = f"the dense feature '{name}' takes numbers as text, and the empty text where it is missing; it got"
+    with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), [said, tf.boolean_mask(text, wrong)])]):
+        present = tf.where(missing, "nan", text)
     # Through float64, as ingest reads it: a direct conversion may round the last bit otherwise.
     number = tf.strings.to_number(present, tf.float64)
     return tf.cast(tf.where(tf.abs(number) < SMALLEST, tf.zeros_like(number), number), tf.float32)

@@ -24,6 +24,8 @@ NUMPY = SimpleNamespace(
 )
 
 
+NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?0[xX][0-9a-fA-F]+"
+"""What a text must look like to be a dense value, as a regular expression; to ingest and to the served graph alike."""
 SMALLEST = 2.0**-126
 """The smallest normal float32. Numbers nearer to 0 are read as 0: TensorFlow's kernels flush them too, but not always."""
 

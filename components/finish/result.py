@@ -27,7 +27,8 @@ def write_result(folder: str, ended: str = "") -> dict[str, Any]:
 
 
 def to_json(result: Mapping[str, Any]) -> bytes:
-    return json.dumps(result, indent=1, allow_nan=False).encode()
+    """The file's content: JSON with a line break at its end."""
+    return f"{json.dumps(result, indent=1, allow_nan=False)}\n".encode()
 
 
 def assemble(records: Records, ended: str = "") -> dict[str, Any]:

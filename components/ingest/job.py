@@ -15,7 +15,6 @@ from paraserve.components.ingest.config import IngestConfig
 from paraserve.components.ingest.dataset import DataSetWriter
 from paraserve.components.ingest.quarantine import Quarantine
 from paraserve.components.ingest.readers import Source, find_sources, read_rows
-from paraserve.components.ingest.shards import check_writable, explained
 from paraserve.components.ingest.splits import RandomSplit, TimeSpill
 from paraserve.components.manifest import FILE, Manifest
 
@@ -41,7 +40,7 @@ def ingest(config: IngestConfig, report_folder: str) -> str:
     sources = find_sources(config, spec.columns)
     key = content_key(config, spec, sources)
     target = storage.join(config.shards, key)
-    check_writable(config.shards)
+    storage.check_writable(config.shards)
     if storage.exists(storage.join(target, FILE)):
         print(f"ingest: the packed data set {target} is there already, and is used again", flush=True)
         return target
@@ -49,7 +48,7 @@ def ingest(config: IngestConfig, report_folder: str) -> str:
     # $TMPDIR dies with the pod or the run, even of SIGKILL; a temporary folder next to the target would stay.
     with tempfile.TemporaryDirectory(prefix="paraserve-ingest-") as folder:
         manifest = _pack(config, spec, sources, Path(folder), storage.join(report_folder, "ingest", key))
-        with explained(target):
+        with storage.explained(target):
             storage.upload_folder(Path(folder) / "packed", target, last=FILE)
     print(_summary(manifest, time.perf_counter() - start), flush=True)
     return target

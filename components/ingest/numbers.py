@@ -1,4 +1,4 @@
-"""Texts as numbers, by the grammar that the served model's graph applies too (tf.strings.to_number)."""
+"""Texts as numbers, by the grammar that the served model's graph applies too."""
 
 import re
 
@@ -7,20 +7,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_HEXADECIMAL = re.compile(r"[+-]?0[xX][0-9a-fA-F]+")
+from paraserve.components.features.transforms import NUMBER
+
+_NUMBER = re.compile(NUMBER)
 
 
 def number_of(text: str) -> float:
     """The number that a text without white space around it says; NaN when it says none, as even "nan" and "inf" do not."""
-    if _DECIMAL.fullmatch(text):
+    if not _NUMBER.fullmatch(text):
+        return float("nan")
+    if "x" not in text.lower():
         return float(text)
-    if _HEXADECIMAL.fullmatch(text):
-        try:
-            return float.fromhex(text)
-        except OverflowError:
-            return float("inf")
-    return float("nan")
+    try:
+        return float.fromhex(text)
+    except OverflowError:
+        return float("inf")
 
 
 def numbers_of(texts: pa.StringArray) -> npt.NDArray[np.float64]:

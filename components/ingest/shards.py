@@ -1,9 +1,5 @@
-"""Packed shards of one split, and the errors of writing them."""
+"""Packed shards of one split."""
 
-import contextlib
-import errno
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +10,6 @@ from paraserve.components.records import Block, Layout, write_shard
 
 SHUFFLED_SHARDS = 4
 """Rows are shuffled among as many as fill this many shards."""
-
-_REMEDIES = {
-    errno.ENOSPC: "the disk is full: free some space, or choose another place",
-    errno.EDQUOT: "the quota is used up: free some space, or choose another place",
-    errno.EFBIG: "a file may not grow further: raise the limit on file sizes, or lower `shard_rows`",
-    errno.EACCES: "give this user the right to write there, or choose another place",
-    errno.EPERM: "give this user the right to write there, or choose another place",
-    errno.EROFS: "the file system is read-only: choose another place",
-    errno.ENOTDIR: "a part of it is a file: choose another place",
-}
 
 
 class ShardWriter:
@@ -64,32 +50,7 @@ class ShardWriter:
 
     def _write(self, block: Block) -> None:
         path = self.folder / f"{self.split}-{len(self.shards):05d}.records"
-        with explained(str(path)):
+        with storage.explained(str(path)):
             write_shard(path, block, self.layout)
         shard = Shard(file=path.name, rows=len(block), bytes=path.stat().st_size, sha256=storage.sha256_of(path))
         self.shards.append(shard)
-
-
-def check_writable(place: str) -> None:
-    """Raises OSError when a folder cannot be made or written at a path, before any work; what gs:// allows shows only later."""
-    if place.startswith(storage.GCS):
-        return
-    existing = next(path for path in (Path(place).absolute(), *Path(place).absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise _explanation(place, errno.ENOTDIR)
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise _explanation(place, errno.EACCES)
-
-
-@contextlib.contextmanager
-def explained(place: str) -> Iterator[None]:
-    """Turns an OSError of writing into one that says where it happened and what helps."""
-    try:
-        yield
-    except OSError as error:
-        raise _explanation(place, error.errno or errno.EIO) from error
-
-
-def _explanation(place: str, number: int) -> OSError:
-    remedy = _REMEDIES.get(number, "make the place writable, or choose another one")
-    return OSError(number, f"cannot write packed shards to {place}: {os.strerror(number)}; {remedy}")

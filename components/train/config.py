@@ -59,10 +59,12 @@ class TrainConfig:
     """Place of a snapshot to start from; empty starts anew. A run that is run again resumes from its own by itself."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "workers", "parameter_servers"):
-            _at_least(self, name, 1)
-        for name in ("learning_rate", "warmup_steps", "decay_steps", "l2", "embedding_init", "patience", "seed"):
-            _at_least(self, name, 0)
+        for name, high in (("epochs", 10**6), ("batch_size", 2**20), ("workers", 256), ("parameter_servers", 256)):
+            _whole(self, name, 1, high)
+        for name in ("warmup_steps", "decay_steps", "patience", "seed"):
+            _whole(self, name, 0, 2**31 - 1)
+        for name in ("learning_rate", "l2", "embedding_init"):
+            _at_least_0(self, name)
         _one_of(self, "schedule", SCHEDULES)
         _one_of(self, "optimizer", OPTIMIZERS)
         if self.model not in MODELS and ":" not in self.model:
@@ -101,10 +103,16 @@ def check_model_fits(model: str, spec: FeatureSpec) -> None:
         )
 
 
-def _at_least(config: TrainConfig, name: str, low: int) -> None:
+def _whole(config: TrainConfig, name: str, low: int, high: int) -> None:
     value = getattr(config, name)
-    if not math.isfinite(value) or value < low:
-        raise ValueError(f"`{name}` is {value}; give a finite number of at least {low}")
+    if not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"`{name}` is {value}; give a whole number from {low} to {high}")
+
+
+def _at_least_0(config: TrainConfig, name: str) -> None:
+    value = getattr(config, name)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"`{name}` is {value}; give a finite number of at least 0")
 
 
 def _one_of(config: TrainConfig, name: str, known: tuple[str, ...]) -> None:

@@ -140,7 +140,7 @@ class _Run:
             examples=self.examples,
             examples_repeated=self.repeated,
             workers_lost=workers - len(self.workers.alive),
-            figures=dict(best.history[best.epoch - 1]),
+            figures={k: v for k, v in best.history[best.epoch - 1].items() if k != "snapshot"},
             export_rows=rows,
             export_difference=difference,
         )
@@ -155,10 +155,11 @@ class _Run:
         loss, auc = self._pass(epoch, telemetry)
         eval_loss, eval_auc = self._evaluate()
         figures = {"loss": loss, "auc": auc, "eval_loss": eval_loss, "eval_auc": eval_auc}
-        history = (*(last.history if last else ()), figures)
+        place = snapshot.epoch_place(self.folder, epoch + 1)
+        history = (*(last.history if last else ()), {**figures, "snapshot": place})
         telemetry.epoch(epoch + 1, (epoch + 1) * self.steps_per_epoch, figures, self.trainer)
         taken = Snapshot(
-            place=snapshot.epoch_place(self.folder, epoch + 1),
+            place=place,
             epoch=epoch + 1,
             settings=self.config.settings(),
             spec_digest=self.manifest.spec.digest,
@@ -202,7 +203,7 @@ class _Run:
     def _best(self, last: Snapshot) -> Snapshot:
         if last.best_epoch == last.epoch:
             return last
-        return snapshot.read_manifest(snapshot.epoch_place(self.folder, last.best_epoch))
+        return snapshot.read_manifest(last.history[last.best_epoch - 1]["snapshot"])
 
     def _forget_old(self, last: Snapshot) -> None:
         """Keeps the newest snapshot and the best epoch's."""
@@ -221,8 +222,9 @@ class _Run:
         if not rows:
             print("no raw sample was taken at ingest: the exported model was not compared with the trainer", flush=True)
             return 0, 0.0
-        with tf.device(self.workers.alive[0]):
-            expected = self.trainer.predict_shard(storage.join(self.config.shards, first.file))[: len(rows)]
+        ledger = Ledger.of_epoch([first], 0, self.config.seed, self.config.batch_size)
+        ((_, predicted),) = self.workers.run(ledger, lambda t: self.trainer.predict_shard(self._place(t)))
+        expected = predicted[: len(rows)]
         difference = export.largest_difference(model, rows, expected)
         if not difference <= MAX_EXPORT_DIFFERENCE:
             raise RuntimeError(

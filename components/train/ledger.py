@@ -20,7 +20,6 @@ class Task:
     shard: Shard
     first_step: int
     """Number of the first step of this shard, counted over all workers and epochs; decides its learning rates."""
-    attempts: int = 0
 
 
 @dataclass(slots=True)
@@ -58,7 +57,6 @@ class Ledger:
             if self._closed or not self._todo:
                 return None
             task = self._todo.popleft()
-            task.attempts += 1
             self._running += 1
             return task
 

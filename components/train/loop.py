@@ -5,13 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import tensorflow as tf
 
 from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster, device
 from paraserve.components.train.ledger import Ledger, Task
-from paraserve.components.train.step import ShardResult
 
+Result = TypeVar("Result")
+"""What a worker says of a shard."""
 LOSS_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError)
 """What a call raises when a server is gone."""
 NOTICE_SECONDS = 5.0
@@ -38,13 +40,13 @@ class Workers:
     def __post_init__(self) -> None:
         self.alive = [device(WORKER, index) for index in range(self.count)]
 
-    def run(self, ledger: Ledger, call: Callable[[Task], ShardResult]) -> Iterator[tuple[Task, ShardResult]]:
+    def run(self, ledger: Ledger, call: Callable[[Task], Result]) -> Iterator[tuple[Task, Result]]:
         """Runs every shard of the ledger, yielding each as it is done, in the caller's thread.
 
         A lost worker's shard goes to another. Raises RuntimeError when a parameter server or the last worker is lost, and
         whatever else `call` raises. Closing the iterator early ends the threads once their calls return.
         """
-        results: queue.Queue[tuple[Task, ShardResult] | _Failure] = queue.Queue()
+        results: queue.Queue[tuple[Task, Result] | _Failure] = queue.Queue()
         threads: list[threading.Thread] = []
 
         def start(worker: str) -> None:
@@ -104,8 +106,8 @@ class Workers:
 def _work(
     worker: str,
     ledger: Ledger,
-    call: Callable[[Task], ShardResult],
-    results: "queue.Queue[tuple[Task, ShardResult] | _Failure]",
+    call: Callable[[Task], Result],
+    results: "queue.Queue[tuple[Task, Result] | _Failure]",
 ) -> None:
     """One worker's thread: ends when the ledger has no more, or at the first error."""
     while (task := ledger.take()) is not None:

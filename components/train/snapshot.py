@@ -40,8 +40,8 @@ class Snapshot:
     """TrainConfig.settings of the run that took it."""
     spec_digest: str
     data_digest: str
-    history: tuple[Mapping[str, float], ...]
-    """For each epoch its figures: loss, auc, eval_loss, eval_auc."""
+    history: tuple[Mapping[str, Any], ...]
+    """For each epoch its figures (loss, auc, eval_loss, eval_auc) and its `snapshot`'s place, in whichever run it was taken."""
     finished: bool
     """Whether training ended with this epoch."""
     files: Mapping[str, str]
@@ -61,7 +61,7 @@ def epoch_place(folder: str, epoch: int) -> str:
 
 def write(snapshot: Snapshot, trainer: Trainer) -> Snapshot:
     """Writes the trainer's state to `snapshot.place`, and returns the snapshot with its files' digests."""
-    with tempfile.TemporaryDirectory(prefix="paraserve-snapshot-") as name:
+    with tempfile.TemporaryDirectory(prefix="paraserve-snapshot-") as name, storage.explained(snapshot.place):
         folder = Path(name)
         _save(folder / "dense.npz", {n: v.numpy() for n, v in trainer.dense_arrays()})
         for stack in trainer.stacks:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+import tf_keras
 
 from paraserve.components.features.graph import transform_dense
 from paraserve.components.manifest import Manifest
@@ -43,7 +44,7 @@ class Trainer:
         self.planned_steps = planned_steps
         self.optimizer = optimizer(config.optimizer)
         with strategy.scope():
-            tf.keras.utils.set_random_seed(config.seed)
+            tf_keras.utils.set_random_seed(config.seed)
             self.model = model_builder(config.model)(self.spec, config)
             self.linear = bool(getattr(self.model, "linear_weights", False))
             self._build()

@@ -303,7 +303,7 @@ lists: {l: {dimension: 1, rows: 1, max_length: 3}}
     ]
     assert dense == [[1.5], [2.0]]
     assert math.isnan(raw(spec, x=["NA"], c=["a"], d=["a"], l=["a"])[1][0][0])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the dense feature 'x' takes numbers as text"):
         raw(spec, x=["many"], c=["a"], d=["a"], l=["a"])
 
 

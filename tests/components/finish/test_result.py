@@ -107,7 +107,9 @@ def test_finish_writes_the_result_and_clears_what_killed_writers_left(
     leftover = tmp_path / "r1" / "steps" / ".train.json.0123456789abcdef0123456789abcdef.tmp"
     leftover.write_text("half")
     finish_run(str(tmp_path), "RUNNING")
-    result = json.loads((tmp_path / "r1" / "result.json").read_text())
+    text = (tmp_path / "r1" / "result.json").read_text()
+    assert text.endswith("}\n")
+    result = json.loads(text)
     assert result["status"] == "succeeded"
     assert result["rollout"] == ROLLOUT
     assert not leftover.exists()

@@ -272,9 +272,7 @@ def test_data_that_cannot_be_used_leaves_nothing(
 
 
 def test_a_target_that_cannot_be_written(job: Job) -> None:
-    with pytest.raises(
-        OSError, match=r"cannot write packed shards to .*/data\.csv/below: Not a directory; a part of it is a file"
-    ):
+    with pytest.raises(OSError, match=r"cannot write to .*/data\.csv/below: Not a directory; a part of it is a file"):
         job.run(shards=str(job.data / "below"))
     assert job.files() == ["data.csv", "tmp"]
 
@@ -294,7 +292,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing(job: Job) -> None:
     environment = os.environ | {"TMPDIR": str(job.folder / "tmp")}
     done = subprocess.run([sys.executable, "-c", FULL_DISK, *arguments], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "OSError: [Errno 27] cannot write packed shards to" in done.stderr
+    assert "OSError: [Errno 27] cannot write to" in done.stderr
     assert "File too large; a file may not grow further" in done.stderr
     assert job.files() == ["data.csv", "tmp"]
 

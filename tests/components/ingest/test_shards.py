@@ -8,7 +8,7 @@ import pytest
 
 from paraserve.components import storage
 from paraserve.components.features.spec import parse_spec
-from paraserve.components.ingest.shards import ShardWriter, check_writable, explained
+from paraserve.components.ingest.shards import ShardWriter
 from paraserve.components.manifest import Split
 from paraserve.components.records import Block, Layout, read_shard
 
@@ -55,7 +55,7 @@ def test_shuffled_within_four_shards_whatever_the_batches_are(tmp_path: Path) ->
     ],
 )
 def test_what_a_failed_write_says(number: int, message: str) -> None:
-    with pytest.raises(OSError, match=f"cannot write packed shards to /x: .*; {message}") as caught, explained("/x"):
+    with pytest.raises(OSError, match=f"cannot write to /x: .*; {message}") as caught, storage.explained("/x"):
         raise OSError(number, "raw")
     assert caught.value.errno == number
 
@@ -63,6 +63,6 @@ def test_what_a_failed_write_says(number: int, message: str) -> None:
 def test_a_target_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="a part of it is a file"):
-        check_writable(str(tmp_path / "file" / "below"))
-    check_writable(str(tmp_path / "not" / "there" / "yet"))
+        storage.check_writable(str(tmp_path / "file" / "below"))
+    storage.check_writable(str(tmp_path / "not" / "there" / "yet"))
     assert not (tmp_path / "not").exists()

@@ -11,8 +11,10 @@ from paraserve.components.train.config import TrainConfig, check_model_fits
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"epochs": 0}, "`epochs` is 0; give a finite number of at least 1"),
+        ({"epochs": 0}, "`epochs` is 0; give a whole number from 1 to 1000000"),
         ({"batch_size": 0}, "`batch_size` is 0"),
+        ({"batch_size": 99_999_999}, "`batch_size` is 99999999; give a whole number from 1 to 1048576"),
+        ({"workers": 500}, "`workers` is 500; give a whole number from 1 to 256"),
         ({"workers": 0}, "`workers` is 0"),
         ({"parameter_servers": -1}, "`parameter_servers` is -1"),
         ({"learning_rate": -0.1}, "`learning_rate` is -0.1"),

@@ -127,6 +127,18 @@ def test_a_worker_killed_before_the_first_shard_costs_no_example(training: Any) 
     assert result.examples == 3000 * 3
 
 
+def test_a_worker_killed_after_the_last_epoch_does_not_fail_the_run(training: Any) -> None:
+    future = training.start(epochs=1)
+    wait_for(lambda: (training.snapshots / "run" / "epoch-0001").exists())
+    os.kill(servers(training, "worker")[0], signal.SIGKILL)
+
+    result = future.result(timeout=120)
+
+    assert result.workers_lost == 1
+    assert result.export_rows == 200
+    assert (training.model / "saved_model.pb").exists()
+
+
 def test_a_lost_parameter_server_fails_with_its_cause_and_the_next_attempt_resumes(training: Any) -> None:
     future = training.start(epochs=5, patience=0, batch_size=20)
     wait_for(lambda: (training.snapshots / "run" / "epoch-0002").exists())
@@ -173,6 +185,24 @@ def test_resumes_from_a_named_snapshot_of_another_run(training: Any) -> None:
 
     assert second.epochs == 4
     assert second.examples == 3000 * (4 - first.best_epoch)
+
+
+def test_a_resumed_run_that_does_not_improve_exports_the_epoch_it_came_from(training: Any) -> None:
+    first = training.run(run_id="first", epochs=1)
+
+    second = training.run(run_id="second", epochs=2, learning_rate=0.0, resume_from=first.snapshot)
+
+    assert (second.epochs, second.best_epoch, second.snapshot) == (2, 1, first.snapshot)
+    assert second.figures == first.figures
+
+
+def test_snapshots_that_cannot_be_written_are_named_with_the_remedy(training: Any) -> None:
+    training.snapshots.write_text("a file where a folder should be")
+
+    with pytest.raises(OSError, match=r"cannot write to .*/snapshots/run/epoch-0001: Not a directory; a part of it is a file"):
+        training.run(epochs=1)
+    assert not servers(training, "worker")
+    assert not training.model.exists()
 
 
 def test_refuses_a_snapshot_of_another_model(training: Any) -> None:
