@@ -55,5 +55,6 @@ lock: $(READY)  ## Resolve the dependencies anew into the lock files
 	@.dev/lock
 
 clean:  ## Remove what the targets made, .venv included; an endpoint of the demo is stopped first
-	@if [ -x $(BIN)/paraserve ] && [ -d run ]; then $(BIN)/paraserve serve stop; fi
-	@rm -rf .venv .cache run build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@if [ ! -e run/.paraserve/demo ]; then exit; fi; if [ -x $(BIN)/paraserve ]; then $(BIN)/paraserve serve stop; fi; rm -rf run
+	@if [ -e run ]; then echo "run/ stays: it is not the demo's"; fi
+	@rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,5 +1,6 @@
 """The demo's data: joined from a wheel as recbole's is laid out (a tiny one, so that the test needs no network)."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -61,3 +62,44 @@ def test_a_wheel_without_the_tables_leaves_no_part_of_a_table(tmp_path: Path, wh
     done = prepare(tmp_path)
     assert done.returncode != 0
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The demo and the Makefile in a folder of their own, with a `paraserve` that only writes down what it is asked."""
+    shutil.copytree(EXAMPLE, tmp_path / "examples" / "movielens")
+    shutil.copy(EXAMPLE.parents[1] / "Makefile", tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("paraserve", "python"):
+        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >> asked\n')
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [["examples/movielens/demo"], ["make", "clean"]])
+def test_a_run_folder_that_is_not_the_demos_is_kept(checkout: Path, command: list[str]) -> None:
+    (checkout / "run" / ".paraserve").mkdir(parents=True)
+    (checkout / "run" / "result.json").write_text("mine")
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60)
+    assert (checkout / "run" / "result.json").read_text() == "mine"
+    assert not (checkout / "asked").exists()
+    assert ("the demo did not make" in done.stderr and done.returncode == 1) or "run/ stays" in done.stdout
+
+
+def test_the_demos_own_run_folder_is_made_anew(checkout: Path) -> None:
+    for _ in range(2):
+        subprocess.run(["examples/movielens/demo"], cwd=checkout, capture_output=True, timeout=60)
+        assert (checkout / "asked").read_text().count("paraserve run ") == 2
+        (checkout / "asked").unlink()
+        assert [path.name for path in (checkout / "run").rglob("*")] == [".paraserve", "demo"]
+        (checkout / "run" / "result.json").write_text("the demo's")
+
+
+def test_clean_removes_the_demos_run_folder_once_its_endpoint_is_stopped(checkout: Path) -> None:
+    marker = checkout / "run" / ".paraserve" / "demo"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    subprocess.run(["make", "clean"], cwd=checkout, check=True, capture_output=True, timeout=60)
+    assert (checkout / "asked").read_text() == "paraserve serve stop\n"
+    assert not (checkout / "run").exists()
