@@ -274,7 +274,8 @@ class _Entries:
     def take(self, name: str, *default: Any) -> Any:
         self.known.append(name)
         if name not in self.left and not default:
-            raise ValueError(f"{self.where}: `{name}` is missing; add it")
+            there = f" (there is {', '.join(f'`{n}`' for n in self.left)})" if self.left else ""
+            raise ValueError(f"{self.where}: `{name}` is missing{there}; add it")
         return self.left.pop(name, *default)
 
     def end(self) -> None:
