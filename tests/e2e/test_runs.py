@@ -274,12 +274,15 @@ def test_a_run_that_is_stopped_leaves_only_the_endpoint(lab: Lab, first: dict[st
 
 
 def test_a_failed_run_says_the_step_and_the_cause(lab: Lab, first: dict[str, Any]) -> None:
-    result = lab.run(1, split="time")  # the spec names no time column
+    bad = lab.folder / "bad.csv"
+    bad.write_text("user_id,item_id,rating,age,genres\n" + "u1,i1,many,30,drama\n" * 100)
+    result = lab.run(1, data=bad)
     assert (result["status"], result["steps"]["ingest"]["state"]) == ("failed", "failed")
     assert result["error"]["step"] == "ingest"
-    assert "time" in result["error"]["message"]
+    assert "rating" in result["error"]["message"]
     output = (lab.folder / "output.txt").read_text()
     assert f"FAILED at ingest\n  error:    ValueError: {result['error']['message']}" in output
+    assert "Traceback" not in output
     assert not lab.leftovers()
 
 

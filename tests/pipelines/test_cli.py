@@ -1,5 +1,6 @@
 """The command line without whole runs (those are in tests/e2e)."""
 
+import gzip
 import json
 import os
 import socket
@@ -48,7 +49,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ("learning_rat=0.1", "did you mean 'learning_rate'?"),
         ("epochs=many", "parameter 'epochs' is 'many'; give a whole number"),
         ("epochs", "write --set name=value"),
-        ("data=missing/*.csv", "no file matches `data` missing/*.csv"),
+        ("data=missing/*.csv", "no file matches 'missing/*.csv'"),
         ("feature_spec=missing.yaml", "cannot read the feature spec"),
         ("feature_spec=log.csv", "log.csv"),
         ("epochs=0", "`epochs` is 0"),
@@ -59,6 +60,17 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ("model_name=My Model", "My Model"),
         ("target=cloud", "unknown target 'cloud'"),
         ("registry=log.csv/registry", "`registry` is"),
+        ("snapshots=/proc/paraserve/snapshots", "`snapshots` is /proc/paraserve/snapshots"),
+        ("shards=/sys/shards", "`shards` is /sys/shards"),
+        ("target=kserve", "`kserve_namespace` is empty"),
+        ("slice_columns=user,clicked", "`slice_columns` names clicked; the spec's categorical columns are: user"),
+        ("split=time", "the feature spec names no time column"),
+        ("model=no_such_package.models:build", "there is no package 'no_such_package'"),
+        ("model=:build", "there is no package ''"),
+        ("resume_from=snapshots/epoch-0001", "holds no snapshot (no manifest.json)"),
+        ("column_names=a,b,c", "`column_names` names 3 columns"),
+        ("column_names=clicked,item", "lacks the column 'user'"),
+        ("delimiter=tab", "lacks the columns 'clicked'"),
     ],
 )
 def test_wrong_usage_says_the_remedy_and_starts_nothing(
@@ -68,6 +80,35 @@ def test_wrong_usage_says_the_remedy_and_starts_nothing(
     assert command("--set", setting) == 2
     assert said in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"clicked,usr\n1,a\n", "lacks the column 'user' (did you mean 'usr'?)"),
+        (b"clicked,user,user\n1,a,b\n", "has the column 'user' more than once"),
+        (b"", "is empty"),
+        (gzip.compress(b"clicked,user\n1,a\n" * 9)[:20], "cannot read the log"),
+    ],
+)
+def test_a_wrong_log_is_found_before_anything_starts(
+    command: Command, tmp_path: Path, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "part.csv.gz" if content.startswith(b"\x1f") else "part.csv"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / name).write_bytes(content)
+    assert command("--set", "data=logs") == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_model_of_ones_own_is_looked_up_but_not_imported(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_model_package.py").write_text("raise AssertionError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert command("--set", "model=own_model_package:build", "--set", "registry=log.csv/registry") == 2
+    assert "`registry` is" in capsys.readouterr().err
 
 
 def test_a_workdir_with_other_files_is_refused(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
