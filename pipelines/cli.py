@@ -105,7 +105,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return run(workdir, arguments)
     except ValueError as error:  # the parameters were good, so this is no wrong usage
-        raise RuntimeError("paraserve run failed outside its steps") from error
+        print(f"paraserve: the run failed outside its steps: {error}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def _arguments(options: argparse.Namespace, workdir: Workdir) -> dict[str, Any]:
@@ -132,12 +133,16 @@ def _compile(options: argparse.Namespace) -> int:
     if options.out.suffix != ".yaml":
         raise ValueError(f"--out is {options.out}; give a file name that ends in .yaml")
     for name in ("image_registry", "image_tag"):
-        if getattr(options, name):
+        if getattr(options, name) is not None:
             os.environ[f"PARASERVE_{name.upper()}"] = getattr(options, name)
-    from paraserve.pipelines.compile import compile_components, compile_pipeline
+    from paraserve.pipelines.compile import check_images, compile_components, compile_pipeline
 
-    compile_pipeline(options.out)
-    components = compile_components(options.out.parent / "components") if options.components else []
+    check_images()
+    try:
+        compile_pipeline(options.out)
+        components = compile_components(options.out.parent / "components") if options.components else []
+    except OSError as error:
+        raise ValueError(f"cannot write --out {options.out}: {error}; give another file") from error
     print("\n".join(map(str, [options.out, *components])))
     return 0
 
@@ -218,6 +223,8 @@ def _show_model(options: argparse.Namespace) -> int:
 def _registry(options: argparse.Namespace) -> Any:
     from paraserve.components.register.registry import Registry
 
+    if options.registry and "://" not in options.registry and not Path(options.registry).is_dir():
+        raise ValueError(f"--registry {options.registry} is no folder; give the registry's path or gs:// address")
     return Registry(options.registry or Workdir(options.workdir.absolute()).places["registry"])
 
 

@@ -59,7 +59,7 @@ def main() -> int:
     threading.Thread(target=_end_with_starter, args=(_take_standard_input(),), daemon=True).start()
     try:
         run_pipeline(**job)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, OSError) as error:  # a failed step, or what kfp says about the pipeline or its folder
         print(error, flush=True)
         return 1
     return 0

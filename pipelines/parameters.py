@@ -4,6 +4,7 @@ import difflib
 import functools
 import inspect
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,11 +88,15 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 def read_file(path: Path) -> dict[Any, Any]:
     """The parameters in a YAML file, unchecked. Raises ValueError."""
     try:
-        content = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        content, node = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"cannot read the parameters in {path}: {error}") from error
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not isinstance(node, yaml.MappingNode):
         raise ValueError(f"{path} must hold `name: value` lines, one for each parameter")
+    names = Counter(key.value for key, _ in node.value)
+    if twice := [name for name, count in names.items() if count > 1]:  # plain YAML keeps the last one
+        raise ValueError(f"{path} holds {', '.join(twice)} more than once; keep one line for each parameter")
     return content
 
 

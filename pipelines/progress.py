@@ -19,7 +19,8 @@ _RULE = re.compile(r"-{20,}$")
 _TENSORFLOW = re.compile(
     r"^ *I0000 \d\d:|WARNING: All log messages before absl::InitializeLog|E0000 .*(cuInit|remotely due to)|ClusterSpec\("
     r"|default session config|unsupported characters|Stopping cluster, starting with failure handler"
-    r"|ParameterServerStrategy \(CentralStorage|Number of GPUs on workers"
+    r"|ParameterServerStrategy \(CentralStorage|Number of GPUs on workers|ClusterCoordinator destructor"
+    r"|^ *(Stopping workers|Stopping queue|Start cancelling remote resource-building functions)$"
     r"|^ *(Additional GRPC error information|:UNKNOWN:Error received from peer|This could happen if the remote target has been)"
 )
 _CONFIG = re.compile(r" *(\w+ \{|\w+: \S+|\})$")

@@ -1,5 +1,6 @@
 """The command line without whole runs (those are in tests/e2e)."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from paraserve.components import images
 from paraserve.components.register import audit
 from paraserve.components.register.registry import Registry
 from paraserve.pipelines import cli
+from paraserve.pipelines.compile import check_images
 from paraserve.pipelines.run import exit_code
 from paraserve.pipelines.workdir import Busy, Workdir
 
@@ -175,6 +178,77 @@ def test_compile_refuses_another_suffix(capsys: pytest.CaptureFixture[str]) -> N
     assert "ends in .yaml" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("registry", "tag", "legal"),
+    [
+        ("localhost:5000", "1.4", True),
+        ("Registry.example.com/team/ml__x", "V_1-rc.2", True),
+        ("https://registry.example.com", "1", False),
+        ("registry.example.com/ML", "1", False),
+        ("registry.example.com/", "1", False),
+        ("registry.example.com", "a b", False),
+        ("registry.example.com", "", False),
+        ("registry.example.com", "a" * 129, False),
+    ],
+)
+def test_images_are_legal_references(registry: str, tag: str, legal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "LIGHT", f"{registry}/paraserve:{tag}")
+    with contextlib.nullcontext() if legal else pytest.raises(ValueError, match="is no image reference"):
+        check_images()
+
+
+def test_compile_refuses_an_illegal_tag(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paraserve.pipelines.cli", "compile", "--out", str(tmp_path / "p.yaml"), "--image-tag="]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is no image reference" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compile_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    for out in (tmp_path / "folder.yaml", Path("/proc/paraserve/p.yaml")):
+        assert cli.main(["compile", "--out", str(out)]) == 2
+        assert f"cannot write --out {out}" in capsys.readouterr().err
+
+
+def test_an_error_outside_the_steps_is_a_failure_and_no_wrong_usage(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise ValueError("the endpoint's state is damaged")
+
+    monkeypatch.setattr(cli, "run", fail)
+    assert command() == 1
+    assert "failed outside its steps: the endpoint's state is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", ["ValueError", "OSError", "RuntimeError"])
+def test_the_pipelines_process_says_what_went_wrong_outside_the_steps(error: str) -> None:
+    code = f"""
+import sys
+from paraserve.pipelines import local
+def fail(**job):
+    raise {error}(f"no use for {{job}}")
+local.run_pipeline = fail
+sys.exit(local.main())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,  # stays open: the process ends with its starter
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write('{"artifacts": "x"}\n')
+        process.stdin.flush()
+        assert process.stdout.read() == "no use for {'artifacts': 'x'}\n"
+        assert process.wait(timeout=60) == 1
+
+
 def test_a_second_run_in_the_same_folder_is_refused(
     tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +299,13 @@ def test_models_list(registry: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("v1", [audit.CHAMPION], 0.71),
         ("v2", [audit.CANDIDATE], 0.72),
     ]
+
+
+def test_models_of_a_place_that_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("file", "missing"):
+        assert cli.main(["models", "list", "--registry", str(tmp_path / name)]) == 2
+        assert f"{name} is no folder" in capsys.readouterr().err
 
 
 def test_models_show(registry: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,3 +100,10 @@ def test_a_parameter_file_must_be_a_mapping(tmp_path: Path) -> None:
     path.write_text("epochs: [\n")
     with pytest.raises(ValueError, match="cannot read the parameters in"):
         parameters.read_file(path)
+
+
+def test_a_parameter_that_stands_twice_in_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("epochs: 1\nseed: 2\nepochs: 3\n")
+    with pytest.raises(ValueError, match="holds epochs more than once"):
+        parameters.read_file(path)

@@ -27,6 +27,7 @@ KFP = """\
     [KFP Executor 2026-01-01 10:00:00,000 INFO]: Now creating a ClusterSpec({'ps': ['127.0.0.1:1']})
     [KFP Executor 2026-01-01 10:00:00,000 WARNING]: a/b has unsupported characters
     [KFP Executor 2026-01-01 10:00:00,000 INFO]: Stopping cluster, starting with failure handler
+    [KFP Executor 2026-01-01 10:00:00,000 INFO]: Stopping workers
     epoch 1: loss 0.5
     [KFP Executor 2026-01-01 10:00:00,000 INFO]: at 10 %: fine
     [KFP Executor 2026-01-01 10:00:00,000 WARNING]: slow
