@@ -279,7 +279,7 @@ def test_a_failed_run_says_the_step_and_the_cause(lab: Lab, first: dict[str, Any
     result = lab.run(1, data=bad)
     assert (result["status"], result["steps"]["ingest"]["state"]) == ("failed", "failed")
     assert result["error"]["step"] == "ingest"
-    assert "rating" in result["error"]["message"]
+    assert "label not a number" in result["error"]["message"]
     output = (lab.folder / "output.txt").read_text()
     assert f"FAILED at ingest\n  error:    ValueError: {result['error']['message']}" in output
     assert "Traceback" not in output
