@@ -101,6 +101,8 @@ def check_model_fits(model: str, spec: FeatureSpec) -> None:
             f"the model '{model}' multiplies embeddings with each other and needs one dimension for all categorical and "
             f"list columns; the spec has {dimensions or 'no such column'}: make them equal, or use wide_deep or dcn_v2"
         )
+    if model == "dlrm" and len(spec.embedded) + bool(spec.dense) < 2:
+        raise ValueError(f"the model 'dlrm' multiplies pairs, and the spec has {dimensions} alone; add a column, or use deepfm")
 
 
 def _whole(config: TrainConfig, name: str, low: int, high: int) -> None:

@@ -83,7 +83,10 @@ class Workers:
             self.alive.remove(worker)
             print(f"worker {worker} is lost ({lost[worker]}); its shard goes to another", flush=True)
         if not self.alive:
-            raise RuntimeError("the last worker is lost; run again to resume from the last snapshot") from failure.error
+            cause = lost[failure.worker]
+            raise RuntimeError(
+                f"the last worker is lost ({cause}); run again to resume from the last snapshot"
+            ) from failure.error
         if failure.worker not in self.alive:
             return False
         # A worker's loss may also fail a call to another, once.

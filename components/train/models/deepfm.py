@@ -16,7 +16,7 @@ class DeepFM(tf_keras.Model):
     def __init__(self, spec: FeatureSpec, config: TrainConfig):
         super().__init__()
         self.spec = spec
-        self.first_order = FirstOrder()
+        self.first_order = FirstOrder(spec)
         self.deep = mlp(config)
 
     def call(self, inputs: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:

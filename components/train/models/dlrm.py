@@ -20,13 +20,14 @@ class DLRM(tf_keras.Model):
         self.top = mlp(config)
 
     def call(self, inputs: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
-        projected = self.bottom(inputs["dense"])
-        fields = tf.stack([projected, *embeddings(self.spec, inputs)], axis=1)
+        # Without dense columns there is nothing to project.
+        projected = [self.bottom(inputs["dense"])] if self.spec.dense else []
+        fields = tf.stack([*projected, *embeddings(self.spec, inputs)], axis=1)
         products = tf.matmul(fields, fields, transpose_b=True)
-        count = len(self.spec.embedded) + 1
+        count = len(self.spec.embedded) + len(projected)
         pairs = [i * count + j for i in range(count) for j in range(i)]
         interactions = tf.gather(tf.reshape(products, [-1, count * count]), pairs, axis=1)
-        return self.top(tf.concat([projected, interactions], axis=1), training=training)
+        return self.top(tf.concat([*projected, interactions], axis=1), training=training)
 
 
 def build(spec: FeatureSpec, config: TrainConfig) -> tf_keras.Model:

@@ -32,9 +32,11 @@ def flat(spec: FeatureSpec, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
 class FirstOrder(tf_keras.layers.Layer):
     """A linear model of the dense values plus one weight per categorical value: the "wide" part."""
 
-    def __init__(self) -> None:
+    def __init__(self, spec: FeatureSpec):
         super().__init__()
-        self.dense = tf_keras.layers.Dense(1)
+        # oneDNN cannot multiply a matrix without columns, and takes the whole process down with it.
+        self.dense = tf_keras.layers.Dense(1) if spec.dense else None
 
     def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        return self.dense(inputs["dense"]) + tf.reduce_sum(inputs["linear"], axis=1, keepdims=True)
+        linear = tf.reduce_sum(inputs["linear"], axis=1, keepdims=True)
+        return linear if self.dense is None else linear + self.dense(inputs["dense"])

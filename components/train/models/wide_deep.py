@@ -14,7 +14,7 @@ class WideDeep(tf_keras.Model):
     def __init__(self, spec: FeatureSpec, config: TrainConfig):
         super().__init__()
         self.spec = spec
-        self.wide = FirstOrder()
+        self.wide = FirstOrder(spec)
         self.deep = mlp(config)
 
     def call(self, inputs: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
