@@ -61,9 +61,11 @@ def test_learns_the_planted_interaction_and_exports_it(training: Any) -> None:
 
 @pytest.mark.parametrize("model", ["wide_deep", "dcn_v2", "dlrm"])
 def test_every_model_trains_and_exports(training: Any, model: str) -> None:
-    result = training.run(model=model, epochs=8, hidden_units="32,16", embedding_init=0.5)
+    result = training.run(model=model, epochs=6, patience=0, hidden_units="32,16", embedding_init=0.5)
 
-    assert result.figures["loss"] < 0.6925
+    history = json.loads((training.snapshots / "run" / "epoch-0006" / "manifest.json").read_text())["history"]
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert history[-1]["auc"] > history[0]["auc"]
     assert result.export_difference <= 1e-6
 
 
