@@ -1,6 +1,7 @@
 """The manifest of a packed data set: what ingest promises to later steps. Written last, so that its presence means "whole"."""
 
 import dataclasses
+import gzip
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,3 +112,11 @@ def read_manifest(shards: str) -> Manifest:
         raise ValueError(
             f"there is no packed data set at {shards} (no {FILE}); run ingest first, or correct the place"
         ) from error
+
+
+def read_raw_sample(shards: str, manifest: Manifest) -> list[dict[str, str]]:
+    """The rows of the manifest's raw sample, each {feature: text}, in order; none where sampling was off."""
+    if not manifest.raw_sample["rows"]:
+        return []
+    content = gzip.decompress(storage.read_bytes(storage.join(shards, manifest.raw_sample["file"])))
+    return [json.loads(line) for line in content.splitlines()]

@@ -1,8 +1,6 @@
 """Replays examples of the packed set's raw sample through the endpoint, as its clients would send them."""
 
-import gzip
 import itertools
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +10,11 @@ from typing import Any
 import grpc
 import requests
 
-from paraserve.components import storage
 from paraserve.components.deploy.asking import probability_of
 from paraserve.components.deploy.envoy import UPSTREAM_HEADER
 from paraserve.components.deploy.observation import Reply
 from paraserve.components.exported import PROBABILITY
-from paraserve.components.manifest import read_manifest
+from paraserve.components.manifest import read_manifest, read_raw_sample
 
 CLIENTS = 4
 """Concurrent clients, each with connections that it keeps."""
@@ -30,11 +27,10 @@ TIMEOUT_SECONDS = 30.0
 
 def read_rows(shards: str) -> list[dict[str, str]]:
     """The raw sample of a packed data set. Raises ValueError when there is none."""
-    sample = read_manifest(shards).raw_sample
-    if not sample.get("rows"):
+    rows = read_raw_sample(shards, read_manifest(shards))
+    if not rows:
         raise ValueError(f"{shards} has no raw sample to replay; ingest again with a sample")
-    with storage.open_input(storage.join(shards, sample["file"])) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    return rows
 
 
 class Replay:

@@ -1,8 +1,6 @@
 """The exported model: a SavedModel that hashes and transforms by itself, from core TensorFlow ops only. See `exported`."""
 
-import gzip
 import importlib.metadata
-import json
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 import tf_keras
 
-from paraserve.components import exported, storage
+from paraserve.components import exported
 from paraserve.components.exported import DENSE, IDS, MATRIX_SIGNATURE, PROBABILITY, RAW_SIGNATURE, Description
 from paraserve.components.features.graph import raw_to_matrices, transform_dense
 from paraserve.components.features.spec import FeatureSpec
@@ -83,14 +81,6 @@ def export(trainer: Trainer, target: Path, run_id: str) -> Description:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return description
-
-
-def raw_sample(shards: str, manifest: Manifest) -> list[dict[str, str]]:
-    """The packed set's sample of raw eval rows, row i being row i of the eval split."""
-    if not manifest.raw_sample["rows"]:
-        return []
-    content = gzip.decompress(storage.read_bytes(storage.join(shards, manifest.raw_sample["file"])))
-    return [json.loads(line) for line in content.splitlines()]
 
 
 def largest_difference(model: Path, rows: Sequence[Mapping[str, str]], expected: npt.NDArray[np.float32]) -> float:

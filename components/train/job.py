@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from paraserve.components import run_folder, storage
-from paraserve.components.manifest import Manifest, read_manifest
+from paraserve.components.manifest import Manifest, read_manifest, read_raw_sample
 from paraserve.components.train import curves, export, snapshot
 from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster
 from paraserve.components.train.cluster.local import LocalCluster
@@ -218,7 +218,7 @@ class _Run:
         Returns the number of rows, and the largest difference.
         """
         first = self.eval_split.shards[0]
-        rows = export.raw_sample(self.config.shards, self.manifest)[: first.rows]
+        rows = read_raw_sample(self.config.shards, self.manifest)[: first.rows]
         if not rows:
             print("no raw sample was taken at ingest: the exported model was not compared with the trainer", flush=True)
             return 0, 0.0
