@@ -18,7 +18,7 @@ from paraserve.components.train import curves, export, snapshot
 from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster
 from paraserve.components.train.cluster.local import LocalCluster
 from paraserve.components.train.config import TrainConfig, check_model_fits
-from paraserve.components.train.ledger import Ledger, Task, steps_of
+from paraserve.components.train.ledger import Ledger, steps_of
 from paraserve.components.train.loop import Workers
 from paraserve.components.train.models import model_builder
 from paraserve.components.train.snapshot import Snapshot
@@ -116,7 +116,7 @@ class _Run:
         self.steps_per_epoch = steps_of(self.train_split.shards, config.batch_size)
         planned = self.steps_per_epoch * config.epochs
         self.trainer = Trainer(config, manifest, strategy, spec.num_tasks(PARAMETER_SERVER), planned)
-        self.workers = Workers(cluster, spec.num_tasks(WORKER))
+        self.workers = Workers(cluster, spec.num_tasks(WORKER), config.shards)
         self.examples = self.repeated = 0
 
     def complete(self, start: Snapshot | None, model: Path, logs: Path) -> TrainResult:
@@ -176,7 +176,7 @@ class _Run:
         """Trains on every shard once; mean log loss and AUC, each batch judged before its own update."""
         ledger = Ledger.of_epoch(self.train_split.shards, epoch, self.config.seed, self.config.batch_size)
         total = _Sum()
-        for task, result in self.workers.run(ledger, lambda t: self.trainer.train_shard(self._place(t), t.first_step)):
+        for task, result in self.workers.run(ledger, lambda t, path: self.trainer.train_shard(path, t.first_step)):
             total.add(result)
             rate = self.trainer.rate_at(task.first_step)
             telemetry.shard(task.first_step, result.examples, result.loss / result.examples, rate)
@@ -188,12 +188,9 @@ class _Run:
         """Log loss and AUC of the eval split, by the workers."""
         ledger = Ledger.of_epoch(self.eval_split.shards, 0, self.config.seed, self.config.batch_size)
         total = _Sum()
-        for _, result in self.workers.run(ledger, lambda t: self.trainer.evaluate_shard(self._place(t))):
+        for _, result in self.workers.run(ledger, lambda t, path: self.trainer.evaluate_shard(path)):
             total.add(result)
         return total.figures()
-
-    def _place(self, task: Task) -> str:
-        return storage.join(self.config.shards, task.shard.file)
 
     def _out_of_patience(self, history: tuple[Any, ...]) -> bool:
         losses = [figures["eval_loss"] for figures in history]
@@ -223,7 +220,7 @@ class _Run:
             print("no raw sample was taken at ingest: the exported model was not compared with the trainer", flush=True)
             return 0, 0.0
         ledger = Ledger.of_epoch([first], 0, self.config.seed, self.config.batch_size)
-        ((_, predicted),) = self.workers.run(ledger, lambda t: self.trainer.predict_shard(self._place(t)))
+        ((_, predicted),) = self.workers.run(ledger, lambda t, path: self.trainer.predict_shard(path))
         expected = predicted[: len(rows)]
         difference = export.largest_difference(model, rows, expected)
         if not difference <= MAX_EXPORT_DIFFERENCE:

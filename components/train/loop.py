@@ -9,11 +9,14 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from paraserve.components import storage
 from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster, device
 from paraserve.components.train.ledger import Ledger, Task
 
 Result = TypeVar("Result")
 """What a worker says of a shard."""
+Call = Callable[[Task, str], Result]
+"""Runs a shard on the worker of the current device scope, which reads it at the path given second."""
 LOSS_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError)
 """What a call raises when a server is gone."""
 NOTICE_SECONDS = 5.0
@@ -32,6 +35,8 @@ class Workers:
 
     cluster: Cluster
     count: int
+    shards: str
+    """The packed data set's place."""
     alive: list[str] = field(init=False)
     """Device names."""
     _excused: dict[str, int] = field(default_factory=dict)
@@ -40,7 +45,7 @@ class Workers:
     def __post_init__(self) -> None:
         self.alive = [device(WORKER, index) for index in range(self.count)]
 
-    def run(self, ledger: Ledger, call: Callable[[Task], Result]) -> Iterator[tuple[Task, Result]]:
+    def run(self, ledger: Ledger, call: Call[Result]) -> Iterator[tuple[Task, Result]]:
         """Runs every shard of the ledger, yielding each as it is done, in the caller's thread.
 
         A lost worker's shard goes to another. Raises RuntimeError when a parameter server or the last worker is lost, and
@@ -50,7 +55,7 @@ class Workers:
         threads: list[threading.Thread] = []
 
         def start(worker: str) -> None:
-            threads.append(threading.Thread(target=_work, args=(worker, ledger, call, results), daemon=True))
+            threads.append(threading.Thread(target=_work, args=(worker, self.shards, ledger, call, results), daemon=True))
             threads[-1].start()
 
         for worker in self.alive:
@@ -108,15 +113,16 @@ class Workers:
 
 def _work(
     worker: str,
+    shards: str,
     ledger: Ledger,
-    call: Callable[[Task], Result],
+    call: Call[Result],
     results: "queue.Queue[tuple[Task, Result] | _Failure]",
 ) -> None:
     """One worker's thread: ends when the ledger has no more, or at the first error."""
     while (task := ledger.take()) is not None:
         try:
             with tf.device(worker):
-                result = call(task)
+                result = call(task, storage.join(shards, task.shard.file))
         except Exception as error:
             ledger.give_back(task)
             results.put(_Failure(worker, error))
