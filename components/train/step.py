@@ -15,7 +15,7 @@ from paraserve.components.train.config import TrainConfig
 from paraserve.components.train.curves import BINS, bin_counts
 from paraserve.components.train.embedding.table import Stack, model_inputs, stack_layouts
 from paraserve.components.train.models import model_builder
-from paraserve.components.train.optimizers import Slotted, optimizer
+from paraserve.components.train.optimizers import Slotted, optimizer, slotted
 from paraserve.components.train.schedules import learning_rate
 
 
@@ -48,7 +48,7 @@ class Trainer:
             self.model = model_builder(config.model)(self.spec, config)
             self.linear = bool(getattr(self.model, "linear_weights", False))
             self._build()
-        self.dense = [self.optimizer.slotted(variable) for variable in self.model.trainable_variables]
+        self.dense = [slotted(self.optimizer, variable) for variable in self.model.trainable_variables]
         layouts = stack_layouts(self.spec, self.linear)
         self.stacks = [Stack.create(layout, servers, self.optimizer, config.embedding_init, config.seed) for layout in layouts]
         place, step = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
@@ -88,8 +88,8 @@ class Trainer:
         """Every variable of the model and of its optimizer, by a name that is the same in each run."""
         for i, variable in enumerate(self.model.variables):
             yield f"model/{i}", variable
-        for i, slotted in enumerate(self.dense):
-            for name, slot in slotted.slots.items():
+        for i, target in enumerate(self.dense):
+            for name, slot in target.slots.items():
                 yield f"{name}/{i}", slot
 
     def _build(self) -> None:
@@ -105,8 +105,7 @@ class Trainer:
         examples = tf.shape(shard["labels"])[0]
         for i in tf.range(self._batches(examples)):
             batch = self._batch(shard, i)
-            rate = learning_rate(self.config, first_step + tf.cast(i, tf.int64), self.planned_steps)
-            losses, logits = self._train_batch(batch, rate)
+            losses, logits = self._train_batch(batch, first_step + tf.cast(i, tf.int64))
             loss += tf.reduce_sum(losses)
             counts += bin_counts(logits, batch["labels"])
         return loss, examples, counts
@@ -144,7 +143,8 @@ class Trainer:
         dense = transform_dense(self.spec, self.manifest.moments, batch["dense"])
         return self.model(model_inputs(self.spec, dense, columns, self.linear), training=training)[:, 0]
 
-    def _train_batch(self, batch: Mapping[str, tf.Tensor], rate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _train_batch(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rate = learning_rate(self.config, step, self.planned_steps)
         wanted = [stack.layout.wanted(batch["ids"], self.spec) for stack in self.stacks]
         # Each distinct row travels once, whatever its count in the batch.
         unique = [tf.unique(w.numbers) for w in wanted]
@@ -164,14 +164,14 @@ class Trainer:
             objective = tf.reduce_mean(losses) + penalty
         row_gradients, gradients = tape.gradient(objective, [pulled, weights])
         for stack, (rows, _), gradient in zip(self.stacks, unique, row_gradients, strict=True):
-            stack.apply(rows, tf.convert_to_tensor(gradient), self.optimizer, rate)
-        self._apply_dense(gradients, rate)
+            stack.apply(rows, tf.convert_to_tensor(gradient), self.optimizer, rate, step)
+        self._apply_dense(gradients, rate, step)
         return losses, logits
 
-    def _apply_dense(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> None:
+    def _apply_dense(self, gradients: list[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
         target: Slotted
         for target, gradient in zip(self.dense, gradients, strict=True):
             if gradient is None:
                 continue  # a variable that the loss does not depend on
             with tf.device(target.variable.device):
-                self.optimizer.apply_dense(target, tf.convert_to_tensor(gradient), rate)
+                self.optimizer.apply_dense(target, tf.convert_to_tensor(gradient), rate, step)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from paraserve.components.features import keys
 from paraserve.components.features.spec import CategoricalColumn, FeatureSpec, ListColumn
 from paraserve.components.train.cluster import PARAMETER_SERVER, device
-from paraserve.components.train.optimizers import Optimizer, Slotted
+from paraserve.components.train.optimizers import Optimizer, Slotted, slotted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class Stack:
                 draw = hashlib.sha256(f"{seed}:{layout.name}:{server}".encode()).digest()
                 start = tf.random.stateless_normal([rows, layout.dimension], tf.io.decode_raw(draw[:8], tf.int32), stddev=init)
                 padded = tf.pad(start, [[0, 0], [0, layout.width - layout.dimension]])
-                shards.append(optimizer.slotted(tf.Variable(padded, trainable=False)))
+                shards.append(slotted(optimizer, tf.Variable(padded, trainable=False)))
         return cls(layout=layout, shards=shards)
 
     def lookup(self, rows: tf.Tensor) -> tf.Tensor:
@@ -136,14 +136,16 @@ class Stack:
                 parts.append(tf.raw_ops.ResourceGather(resource=shard.variable.handle, indices=wanted, dtype=tf.float32))
         return tf.reshape(tf.dynamic_stitch(order, parts), [-1, self.layout.width])
 
-    def apply(self, rows: tf.Tensor, gradient: tf.Tensor, optimizer: Optimizer, learning_rate: tf.Tensor) -> None:
+    def apply(
+        self, rows: tf.Tensor, gradient: tf.Tensor, optimizer: Optimizer, learning_rate: tf.Tensor, step: tf.Tensor
+    ) -> None:
         """Sends gradients, float32 [n, width], of the distinct rows `rows`, int64 [n], to their servers, which apply them."""
         servers, local = self._split(rows)
         wanted = tf.dynamic_partition(local, servers, len(self.shards))
         gradients = tf.dynamic_partition(gradient, servers, len(self.shards))
         for shard, part, values in zip(self.shards, wanted, gradients, strict=True):
             with tf.device(shard.variable.device):
-                optimizer.apply_rows(shard, part, values, learning_rate)
+                optimizer.apply_rows(shard, part, values, learning_rate, step)
 
     def _split(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         count = len(self.shards)

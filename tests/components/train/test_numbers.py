@@ -9,8 +9,10 @@ from sklearn.metrics import roc_auc_score
 
 from paraserve.components.train.config import TrainConfig
 from paraserve.components.train.curves import auc, bin_counts
-from paraserve.components.train.optimizers import Adagrad, Sgd
+from paraserve.components.train.optimizers import Adagrad, Sgd, slotted
 from paraserve.components.train.schedules import learning_rate
+
+START = tf.constant(0, tf.int64)
 
 
 def rate(step: int, planned: int = 100, **settings: object) -> float:
@@ -44,22 +46,22 @@ def test_decay_begins_after_the_warm_up() -> None:
 
 
 def test_adagrad_divides_by_the_root_of_the_squared_gradients() -> None:
-    target = Adagrad().slotted(tf.Variable([[1.0, 1.0], [1.0, 1.0]]))
+    target = slotted(Adagrad(), tf.Variable([[1.0, 1.0], [1.0, 1.0]]))
 
     for _ in range(2):
-        Adagrad().apply_rows(target, tf.constant([1], tf.int64), tf.constant([[3.0, 0.0]]), tf.constant(0.5))
+        Adagrad().apply_rows(target, tf.constant([1], tf.int64), tf.constant([[3.0, 0.0]]), tf.constant(0.5), START)
 
     expected = 1.0 - 0.5 * 3.0 / math.sqrt(0.1 + 9.0) - 0.5 * 3.0 / math.sqrt(0.1 + 18.0)
     np.testing.assert_allclose(target.variable.numpy(), [[1.0, 1.0], [expected, 1.0]], rtol=1e-6)
-    Adagrad().apply_dense(target, tf.ones([2, 2]), tf.constant(0.0))
+    Adagrad().apply_dense(target, tf.ones([2, 2]), tf.constant(0.0), START)
     np.testing.assert_allclose(target.slots["accumulator"].numpy(), [[1.1, 1.1], [19.1, 1.1]], rtol=1e-6)
 
 
 def test_sgd_subtracts() -> None:
-    target = Sgd().slotted(tf.Variable([[1.0], [1.0]]))
+    target = slotted(Sgd(), tf.Variable([[1.0], [1.0]]))
 
-    Sgd().apply_rows(target, tf.constant([0], tf.int64), tf.constant([[3.0]]), tf.constant(0.5))
-    Sgd().apply_dense(target, tf.constant([[1.0], [1.0]]), tf.constant(0.5))
+    Sgd().apply_rows(target, tf.constant([0], tf.int64), tf.constant([[3.0]]), tf.constant(0.5), START)
+    Sgd().apply_dense(target, tf.constant([[1.0], [1.0]]), tf.constant(0.5), START)
 
     np.testing.assert_allclose(target.variable.numpy(), [[-1.0], [0.5]])
 
