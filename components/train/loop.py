@@ -1,15 +1,17 @@
 """Hands shards to workers: one thread for each worker takes the next from the ledger and runs it there."""
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import tensorflow as tf
 
 from paraserve.components import storage
+from paraserve.components.train.barrier import Barrier
 from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster, device
 from paraserve.components.train.ledger import Ledger, Task
 
@@ -21,12 +23,8 @@ LOSS_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.Can
 """What a call raises when a server is gone."""
 NOTICE_SECONDS = 5.0
 """A call fails before the process's end can be seen; how long to look for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    worker: str
-    error: Exception
+POLL_SECONDS = 0.2
+"""How long the end of the last thread may go unseen."""
 
 
 @dataclass
@@ -45,37 +43,42 @@ class Workers:
     def __post_init__(self) -> None:
         self.alive = [device(WORKER, index) for index in range(self.count)]
 
-    def run(self, ledger: Ledger, call: Call[Result]) -> Iterator[tuple[Task, Result]]:
+    def run(self, ledger: Ledger, call: Call[Result], barrier: Barrier | None = None) -> Iterator[tuple[Task, Result]]:
         """Runs every shard of the ledger, yielding each as it is done, in the caller's thread.
 
-        A lost worker's shard goes to another. Raises RuntimeError when a parameter server or the last worker is lost, and
-        whatever else `call` raises. Closing the iterator early ends the threads once their calls return.
+        Whenever `barrier` is due and shards are left, no further one begins until those that run are done and yielded, and
+        the barrier has acted. A lost worker's shards go to others. Raises RuntimeError when a parameter server or the last
+        worker is lost, and whatever else `call` and the barrier's action raise. Closing the iterator early ends the threads
+        once their calls return.
         """
-        results: queue.Queue[tuple[Task, Result] | _Failure] = queue.Queue()
-        threads: list[threading.Thread] = []
-
-        def start(worker: str) -> None:
-            threads.append(threading.Thread(target=_work, args=(worker, self.shards, ledger, call, results), daemon=True))
-            threads[-1].start()
-
+        threads = _Threads(self.shards, ledger, call)
         for worker in self.alive:
-            start(worker)
+            threads.start(worker)
         try:
-            # When every thread has ended and nothing waits in the queue, there is nothing more to come.
-            while any(thread.is_alive() for thread in threads) or not results.empty():
-                try:
-                    result = results.get(timeout=0.2)
-                except queue.Empty:
-                    continue
-                if not isinstance(result, _Failure):
-                    yield result
-                elif self._goes_on(result):
-                    start(result.worker)
+            yield from self._results(ledger, threads, barrier or Barrier(action=lambda: None))
         finally:
             ledger.close()
         assert ledger.complete, "the threads ended before the shards were done"
 
-    def _goes_on(self, failure: _Failure) -> bool:
+    def _results(self, ledger: Ledger, threads: "_Threads[Result]", barrier: Barrier) -> Iterator[tuple[Task, Result]]:
+        paused = False
+        while threads.unfinished:
+            if paused and threads.silent:
+                if not ledger.complete:
+                    barrier.act()
+                ledger.resume()
+                paused = False
+            elif not paused and barrier.due and not ledger.complete:
+                ledger.pause()
+                paused = True
+            elif isinstance(outcome := threads.outcome(), _Failure):
+                if self._goes_on(outcome):
+                    threads.start(outcome.worker)
+            elif outcome is not None:
+                barrier.count()
+                yield outcome
+
+    def _goes_on(self, failure: "_Failure") -> bool:
         """Takes lost workers out; returns whether the one whose call failed is to go on. Raises when the run cannot."""
         if not isinstance(failure.error, LOSS_ERRORS):
             raise failure.error
@@ -111,21 +114,53 @@ class Workers:
             time.sleep(0.05)
 
 
-def _work(
-    worker: str,
-    shards: str,
-    ledger: Ledger,
-    call: Call[Result],
-    results: "queue.Queue[tuple[Task, Result] | _Failure]",
-) -> None:
-    """One worker's thread: ends when the ledger has no more, or at the first error."""
-    while (task := ledger.take()) is not None:
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    worker: str
+    error: Exception
+
+
+@dataclass
+class _Threads(Generic[Result]):
+    """A thread for each worker, and what they report."""
+
+    shards: str
+    ledger: Ledger
+    call: Call[Result]
+    _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _outcomes: "queue.SimpleQueue[tuple[Task, Result] | _Failure]" = field(default_factory=queue.SimpleQueue)
+
+    def start(self, worker: str) -> None:
+        if worker in self._threads:
+            self._threads[worker].join()  # it has reported a failure, and is about to end
+        self._threads[worker] = threading.Thread(target=self._work, args=(worker,), daemon=True)
+        self._threads[worker].start()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there may be more to come."""
+        return any(thread.is_alive() for thread in self._threads.values()) or not self.silent
+
+    @property
+    def silent(self) -> bool:
+        """Whether all that was reported has been seen."""
+        return self._outcomes.empty()
+
+    def outcome(self) -> "tuple[Task, Result] | _Failure | None":
+        """The next that is reported within POLL_SECONDS, if any."""
+        with contextlib.suppress(queue.Empty):
+            return self._outcomes.get(timeout=POLL_SECONDS)
+        return None
+
+    def _work(self, worker: str) -> None:
+        """Ends when the ledger has no more, or at the first error. Reports before the ledger hears of it, so that in a pause
+        all is reported."""
         try:
-            with tf.device(worker):
-                result = call(task, storage.join(shards, task.shard.file))
+            while (task := self.ledger.take(worker)) is not None and self.ledger.start(worker):
+                with tf.device(worker):
+                    result = self.call(task, storage.join(self.shards, task.shard.file))
+                self._outcomes.put((task, result))
+                self.ledger.done(worker)
         except Exception as error:
-            ledger.give_back(task)
-            results.put(_Failure(worker, error))
-            return
-        results.put((task, result))
-        ledger.done(task)
+            self._outcomes.put(_Failure(worker, error))
+            self.ledger.give_back(worker)
