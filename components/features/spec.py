@@ -12,6 +12,12 @@
       genres: {dimension: 8, rows: 64, separator: "|", pooling: mean, max_length: 20}
       history: {dimension: 16, rows: 2000, table: item_id}   # shares the keys and the table of item_id
 
+A table with `rows` is static: a key takes row `key mod rows`, and keys may collide. One with `max_keys`, or the `memory_mb`
+that its rows may take on all servers, is dynamic: a key gets a row of its own, and rows cost memory when they are used.
+
+      device_id: {dimension: 16, max_keys: 100000000, admit_after: 2, evict: lru}
+      ad_id: {dimension: 16, memory_mb: 4096, evict: ttl, ttl_steps: 100000}
+
 Each feature reads the column of its own name unless it says `column: OTHER`.
 """
 
@@ -32,6 +38,7 @@ from paraserve.components.features.transforms import Transform, parse_transforms
 
 MAX_DIMENSION = 4096
 POOLINGS = ("sum", "mean")
+EVICTIONS = ("none", "lru", "lfu", "ttl")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 
@@ -69,18 +76,51 @@ class EmbeddedColumn:
     column: str
     dimension: int
     """Length of an embedding row."""
-    rows: int
-    """Rows of the static table; a key takes row `key mod rows`."""
     table: str
     """The column whose keys (as salt) and table this one uses; its own name unless it shares."""
+    rows: int = 0
+    """Rows of a static table; a key takes row `key mod rows`. 0 where the table is dynamic."""
+    max_keys: int = 0
+    """Keys of a dynamic table that may have a row of their own, on all servers together; 0 where `memory_mb` says it."""
+    memory_mb: int = 0
+    """MiB that the rows of a dynamic table, their optimizer slots and keys may take, on all servers together."""
+    admit_after: int = 1
+    """The sighting that gives a key its row in a dynamic table; before it, the key shares a row with others."""
+    evict: str = "none"
+    """Which keys a dynamic table gives up when it is full: none, lru (seen longest ago), lfu (seen least often); or ttl, those
+    not seen for `ttl_steps`, full or not."""
+    ttl_steps: int = 0
+    """Steps of the run; for `evict: ttl`."""
     values: tuple[str, ...] | None = None
     """The closed set of values, or None for any."""
 
     def __post_init__(self) -> None:
         _in_range(self.name, "dimension", self.dimension, 1, MAX_DIMENSION)
-        _in_range(self.name, "rows", self.rows, 1, 2**31 - 1)
+        self._check_size()
         if self.values is not None and not self.values:
             raise ValueError(f"column '{self.name}': `values` is empty; name at least one value, or leave it out")
+
+    def _check_size(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("rows", "max_keys", "memory_mb")}
+        for name, value in sizes.items():
+            _in_range(self.name, name, value, 0, 2**31 - 1)
+        given = [name for name, value in sizes.items() if value]
+        if len(given) != 1:
+            raise ValueError(
+                f"column '{self.name}' has {' and '.join(f'`{n}`' for n in given) or 'no size'}; give either `rows` (a static "
+                "table), `max_keys` or `memory_mb` (a dynamic one)"
+            )
+        _in_range(self.name, "admit_after", self.admit_after, 1, 2**31 - 1)
+        _in_range(self.name, "ttl_steps", self.ttl_steps, 0, 2**31 - 1)
+        if self.evict not in EVICTIONS:
+            raise ValueError(f"column '{self.name}': `evict` is {self.evict!r}; use one of {', '.join(EVICTIONS)}")
+        if (self.evict == "ttl") != (self.ttl_steps > 0):
+            raise ValueError(f"column '{self.name}': `evict: ttl` and `ttl_steps` belong together; give both, or neither")
+        if self.rows and (self.admit_after > 1 or self.evict != "none"):
+            raise ValueError(
+                f"column '{self.name}': `admit_after` and `evict` have no effect on a static table; remove them, or give "
+                "`max_keys` instead of `rows`"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +156,21 @@ class Table:
     name: str
     dimension: int
     rows: int
+    max_keys: int
+    memory_mb: int
+    admit_after: int
+    evict: str
+    ttl_steps: int
+
+    @classmethod
+    def of(cls, owner: EmbeddedColumn) -> "Table":
+        """The table that the column of its name describes."""
+        return cls(**{field.name: getattr(owner, field.name) for field in dataclasses.fields(cls)})
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a key has a row of its own."""
+        return not self.rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +209,7 @@ class FeatureSpec:
         """The embedding tables by name."""
         owners = {column.name: column for column in self.embedded}
         names = dict.fromkeys(column.table for column in self.embedded)
-        return {n: Table(name=n, dimension=owners[n].dimension, rows=owners[n].rows) for n in names}
+        return {name: Table.of(owners[name]) for name in names}
 
     @functools.cached_property
     def id_slices(self) -> dict[str, slice]:
@@ -203,10 +258,12 @@ class FeatureSpec:
                     f"column '{column.name}': its table '{column.table}' is not a categorical or list column with a table "
                     f"of its own; name one of {', '.join(n for n, c in owners.items() if c.table == n) or 'none'}"
                 )
-            if column.dimension != owner.dimension or column.rows != owner.rows:
+            asked, owned = (dataclasses.asdict(Table.of(c)) for c in (column, owner))
+            if different := [name for name in owned if name != "name" and asked[name] != owned[name]]:
                 raise ValueError(
-                    f"column '{column.name}': shares the table of '{owner.name}' but asks for dimension {column.dimension}, "
-                    f"rows {column.rows} against {owner.dimension}, {owner.rows}; make them equal"
+                    f"column '{column.name}': shares the table of '{owner.name}' but asks for "
+                    f"{', '.join(f'{name} {asked[name]}' for name in different)} against "
+                    f"{', '.join(str(owned[name]) for name in different)}; make them equal"
                 )
 
 
@@ -319,14 +376,17 @@ def _parse_dense(name: str, entries: _Entries) -> DenseColumn:
     return column
 
 
+_SIZE_DEFAULTS = {"rows": 0, "max_keys": 0, "memory_mb": 0, "admit_after": 1, "evict": "none", "ttl_steps": 0}
+
+
 def _parse_embedded(name: str, entries: _Entries, end: bool = True) -> dict[str, Any]:
     values = entries.take("values", None)
     settings = {
         "name": name,
         "column": _text("column", entries.take("column", name)),
         "dimension": entries.take("dimension"),
-        "rows": entries.take("rows"),
         "table": _text("table", entries.take("table", name)),
+        **{n: entries.take(n, default) for n, default in _SIZE_DEFAULTS.items()},
         "values": None if values is None else _texts("values", values),
     }
     if end:

@@ -187,8 +187,14 @@ def test_a_spec_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         (LABEL + "categorical: {x: {dimension: 1, rows: 1, table: z}}", "its table 'z' is not a categorical or list column"),
         (
             LABEL + "categorical: {x: {dimension: 1, rows: 1}, z: {dimension: 2, rows: 1, table: x}}",
-            "shares the table of 'x' but asks for dimension 2, rows 1 against 1, 1; make them equal",
+            "shares the table of 'x' but asks for dimension 2 against 1; make them equal",
         ),
+        (LABEL + "categorical: {x: {dimension: 1}}", "column 'x' has no size; give either `rows`"),
+        (LABEL + "categorical: {x: {dimension: 1, rows: 1, max_keys: 2}}", "has `rows` and `max_keys`; give either"),
+        (LABEL + "categorical: {x: {dimension: 1, max_keys: 1, admit_after: 0}}", "`admit_after` is 0"),
+        (LABEL + "categorical: {x: {dimension: 1, max_keys: 1, evict: fifo}}", "`evict` is 'fifo'; use one of none, lru"),
+        (LABEL + "categorical: {x: {dimension: 1, max_keys: 1, evict: ttl}}", "`evict: ttl` and `ttl_steps` belong together"),
+        (LABEL + "categorical: {x: {dimension: 1, rows: 1, evict: lru}}", "have no effect on a static table"),
         (
             LABEL + "categorical: {a: {dimension: 1, rows: 1, table: b}, b: {dimension: 1, rows: 1, table: a}}",
             "its table 'b' is not .* with a table of its own; name one of none",
