@@ -4,58 +4,44 @@ A key gets a row when it is first seen (or at its n-th sighting), as long as its
 its table shares. No key ever has two rows, whoever races, and memory is used for keys that were seen, not for the budget.
 """
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from paraserve.components.train.cluster import PARAMETER_SERVER, device
 from paraserve.components.train.embedding.buckets import BUCKETS, buckets_held
+from paraserve.components.train.embedding.eviction import overfull, victims
 from paraserve.components.train.embedding.index import UNKNOWN, KeyIndex
-from paraserve.components.train.embedding.initial import initial_rows
 from paraserve.components.train.embedding.limits import SlotRanges, TableLimits
 from paraserve.components.train.embedding.mutex import Mutex
-from paraserve.components.train.embedding.reserved import own_key
-from paraserve.components.train.embedding.sightings import Sightings
-from paraserve.components.train.embedding.slots import SlotPool, reserved_variable
+from paraserve.components.train.embedding.reserved import shared_key
+from paraserve.components.train.embedding.slots import SlotPool
+from paraserve.components.train.embedding.store import RowFormat, Rows, RowStore
 from paraserve.components.train.optimizers import Optimizer, Slotted
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowFormat:
-    """What a row is, and how it starts."""
-
-    width: int
-    """Length of a row."""
-    linear: bool
-    """Whether a row's last number is a linear weight, which starts at 0."""
-    deviation: float
-    """Standard deviation of the other numbers at the start."""
-    seed: int
-
-    def initial(self, keys: tf.Tensor) -> tf.Tensor:
-        """float32 [n, width], the first rows of the keys, int64 [n]."""
-        rows = initial_rows(keys, self.width - int(self.linear), self.deviation, self.seed)
-        return tf.pad(rows, [[0, 0], [0, int(self.linear)]])
+EXPORT_BUCKETS = 2**24
+"""Buckets of the index that one call reads: it brings up to 270 MB to the coordinator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """Rows with all that belongs to them, one after the other."""
+class ShardStatistics:
+    """What a server holds of its tables, and what it did since it was made; int64 [tables] each."""
 
-    values: tf.Tensor
-    """float32 [n, width]."""
-    optimizer: Mapping[str, tf.Tensor]
-    """The optimizer's slots, by name, float32 [n, width] or [n]."""
-    frequency: tf.Tensor
-    """int64 [n]."""
-    last_seen: tf.Tensor
-    """int64 [n], a step of the run."""
+    keys: npt.NDArray[np.int64]
+    """With a row of their own."""
+    refused: npt.NDArray[np.int64]
+    """Times that a key of a batch got the shared row because its table was full."""
+    evicted: npt.NDArray[np.int64]
+    candidates: int
+    """Keys of all tables that wait for their row."""
 
 
 class DynamicShard:
-    """The tables of one row width on one parameter server. Make it in eager mode, while the server is alive.
+    """The tables of one row width on one parameter server. Make it in eager mode, while every server is alive.
 
     All methods run their operations on the server, whatever the device of the caller's scope. `lookup`, `find` and `touch` may
     stand in a worker's function, also in its loops; the others are called by the coordinator while no worker runs.
@@ -75,25 +61,19 @@ class DynamicShard:
         self.device = device(PARAMETER_SERVER, server)
         self.tables = tuple(tables)
         self.ranges = SlotRanges.of(tables, buckets_held(server, servers, sharding), BUCKETS)
-        self._format, self._optimizer = rows, optimizer
         self._admits_later = any(table.admit_after > 1 for table in tables)
-        capacity = self.ranges.capacity
         with tf.device(self.device):
-            self._index, self._pool, self._sightings, self._mutex = (
-                KeyIndex(),
-                SlotPool(self.ranges),
-                Sightings(capacity),
-                Mutex(),
-            )
-            variable = reserved_variable([capacity, rows.width], tf.float32)
-            slots = {
-                s.name: reserved_variable([capacity] if s.per_row else [capacity, rows.width], tf.float32)
-                for s in optimizer.slots
-            }
-            self.slotted = Slotted(variable, slots)
-            self._refused = tf.Variable(tf.zeros(len(tables), tf.int64), trainable=False)
+            self._index, self._pool, self._mutex = KeyIndex(), SlotPool(self.ranges), Mutex()
+            self._store = RowStore(self.ranges.capacity, rows, optimizer)
+            self._refused, self._evicted = (tf.Variable(tf.zeros(len(tables), tf.int64), trainable=False) for _ in range(2))
             self._candidates = tf.Variable(0, trainable=False)
-        self._initialise_shared()
+        self._trace()
+        self._start_shared()
+
+    @property
+    def slotted(self) -> Slotted:
+        """The rows by slot, with the optimizer's slots."""
+        return self._store.slotted
 
     @tf.autograph.experimental.do_not_convert
     def lookup(self, keys: tf.Tensor, tables: tf.Tensor, counts: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
@@ -124,16 +104,50 @@ class DynamicShard:
     def touch(self, slots: tf.Tensor, counts: tf.Tensor, step: tf.Tensor) -> None:
         """Counts `counts` [n] sightings of distinct slots, int32 [n], at `step`. Those of shared slots mean nothing."""
         with tf.device(self.device):
-            self._sightings.add(slots, counts, step)
+            self._store.sightings.add(slots, counts, step)
+
+    def evict(self, step: int) -> npt.NDArray[np.int64]:
+        """Takes their rows from the keys that are to go at `step` (TableLimits.evict); returns how many of each table.
+
+        When the keys that wait for a row use half of their bound, they are forgotten.
+        """
+        evicted: npt.NDArray[np.int64] = self._traced["evict"](tf.constant(step, tf.int64)).numpy()
+        return evicted
+
+    def statistics(self) -> ShardStatistics:
+        keys, refused, evicted, candidates = (part.numpy() for part in self._traced["statistics"]())
+        return ShardStatistics(keys=keys.astype(np.int64), refused=refused, evicted=evicted, candidates=int(candidates))
+
+    def export_keys(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The keys with a row, int64 [n], their slots, int32 [n], and the numbers of their tables, int32 [n]."""
+        starts = range(0, int(self._traced["buckets"]()), EXPORT_BUCKETS)
+        parts = [[part.numpy() for part in self._traced["export"](tf.constant(start, tf.int64))] for start in starts]
+        keys, slots, tables = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return keys, slots, tables
+
+    def read(self, slots: npt.NDArray[np.int32]) -> Rows:
+        """What stands in slots, int32 [n]; those below the number of tables are the shared ones."""
+        return Rows.of(self._traced["read"](tf.constant(slots)), self._store.slot_names)
+
+    def write(self, slots: npt.NDArray[np.int32], rows: Rows) -> None:
+        """Overwrites distinct slots that are in use, int32 [n]."""
+        self._traced["write"](tf.constant(slots), *rows.tensors(self._store.slot_names))
+
+    def restore(self, keys: npt.NDArray[np.int64], tables: npt.NDArray[np.int32], rows: Rows) -> int:
+        """Gives distinct keys, int64 [n], that are not yet there, of tables numbered `tables`, int32 [n], their rows back.
+
+        Returns how many: whatever admission says, but the last ones of a table that has no room get none.
+        """
+        tensors = rows.tensors(self._store.slot_names)
+        return int(self._traced["restore"](tf.constant(keys), tf.constant(tables), *tensors))
 
     def _resolve(self, values: tf.Tensor, keys: tf.Tensor, tables: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """`values` with a slot wherever there was none."""
         with tf.device(self.device):
             missing = tf.where(values < 0)[:, 0]
             keys, tables, counts = (tf.gather(part, missing) for part in (keys, tables, counts))
-            has_room = tf.gather(self._pool.room() > 0, tables)
             slots = tf.cond(
-                tf.reduce_any(has_room),
+                tf.reduce_any(tf.gather(self._pool.room() > 0, tables)),
                 lambda: self._mutex.held(lambda: self._admit(keys, tables, counts)),
                 # When all of them are full there is nothing to race for.
                 lambda: self._refuse(tables, tf.ones_like(tables, tf.bool)),
@@ -142,9 +156,10 @@ class DynamicShard:
 
     def _refuse(self, tables: tf.Tensor, refused: tf.Tensor) -> tf.Tensor:
         """Counts the refused; returns the shared slots, int32 [n]."""
-        counts = tf.math.unsorted_segment_sum(tf.cast(refused, tf.int64), tables, len(self.tables))
-        with tf.device(self.device), tf.control_dependencies([self._refused.assign_add(counts).op]):
-            return tf.identity(tables)
+        with tf.device(self.device):
+            counts = tf.math.unsorted_segment_sum(tf.cast(refused, tf.int64), tables, len(self.tables))
+            with tf.control_dependencies([self._refused.assign_add(counts).op]):
+                return tf.identity(tables)
 
     def _admit(self, keys: tf.Tensor, tables: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Gives rows to those of the keys that may have one, under the lock; returns a slot for each."""
@@ -152,60 +167,105 @@ class DynamicShard:
             values = self._index.find(keys)  # again: another worker may have been first
             unknown = values < 0
             before = tf.where(unknown, UNKNOWN - values, 0)
-            needed = tf.gather(tf.constant([table.admit_after for table in self.tables]), tables)
-            wants = unknown & (before + counts >= needed)
+            wants = unknown & (before + counts >= tf.gather(tf.constant([t.admit_after for t in self.tables]), tables))
             has_room = tf.gather(self._pool.room() > 0, tables)
             slots, placed = self._pool.take(tables, wants)
             new_keys, new_slots, seen_before = _masked(placed, keys, slots, before)
-            filled = self._start(new_keys, new_slots, seen_before)
-            # Last of all: who finds a key finds its row ready.
-            with tf.control_dependencies(filled):
+            # A key is inserted last of all: who finds it finds its row ready.
+            with tf.control_dependencies([self._store.start(new_slots, new_keys, seen_before)]):
                 inserted = self._index.insert(new_keys, new_slots)
-            counted = self._count_candidates(keys, before, before + counts, placed, unknown & ~wants & has_room)
+            waiting = self._wait(keys, before, before + counts, placed, unknown & ~wants & has_room)
             refused = self._refuse(tables, unknown & ~placed & (wants | ~has_room))
-            with tf.control_dependencies([inserted, *counted, refused]):
+            with tf.control_dependencies([inserted, *waiting, refused]):
                 return tf.where(unknown, slots, values)
 
-    def _start(self, keys: tf.Tensor, slots: tf.Tensor, frequency: tf.Tensor) -> list[tf.Operation]:
-        """Sets the rows of new keys to their start."""
-        written = [_scatter(self.slotted.variable, slots, self._format.initial(keys))]
-        for slot in self._optimizer.slots:
-            shape = [tf.size(slots)] if slot.per_row else [tf.size(slots), self._format.width]
-            written.append(_scatter(self.slotted.slots[slot.name], slots, tf.fill(shape, slot.start)))
-        return [*written, self._sightings.write(slots, frequency, tf.zeros_like(frequency))]
-
-    def _count_candidates(
+    def _wait(
         self, keys: tf.Tensor, before: tf.Tensor, now: tf.Tensor, placed: tf.Tensor, waiting: tf.Tensor
     ) -> list[tf.Operation]:
         """Writes down the sightings of keys that wait for a row, of as many keys as the server has rows."""
         if not self._admits_later:
             return []
-        was = before > 0
+        first = waiting & tf.equal(before, 0)
         room = self.ranges.capacity - self._candidates.read_value()
-        first = waiting & ~was
-        kept = waiting & (was | (tf.cumsum(tf.cast(first, tf.int32)) <= room))
+        kept = waiting & (~first | (tf.cumsum(tf.cast(first, tf.int32)) <= room))
         inserted = self._index.insert(*_masked(kept, keys, UNKNOWN - now))
-        change = tf.reduce_sum(tf.cast(kept & first, tf.int32)) - tf.reduce_sum(tf.cast(placed & was, tf.int32))
+        change = _count(kept & first) - _count(placed & (before > 0))
         return [inserted, self._candidates.assign_add(change).op]
 
-    def _initialise_shared(self) -> None:
-        @functools.partial(tf.function, autograph=False)
-        def initialise() -> None:
+    def _trace(self) -> None:
+        """Makes the coordinator's functions now, while every server is alive: tracing registers a function with each."""
+        number, slots, keys = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)
+        state = self._store.signature()
+        self._traced = {
+            "evict": self._concrete(self._evict, number),
+            "statistics": self._concrete(self._count_all),
+            "buckets": self._concrete(self._index.buckets),
+            "export": self._concrete(self._export, number),
+            "read": self._concrete(self._store.read, slots),
+            "write": self._concrete(lambda slots, *parts: self._store.write(slots, parts), slots, *state),
+            "restore": self._concrete(self._restore, keys, slots, *state),
+        }
+
+    def _concrete(self, function: Callable[..., Any], *signature: tf.TensorSpec) -> Callable[..., Any]:
+        def on_server(*arguments: tf.Tensor) -> Any:
             with tf.device(self.device):
-                keys = tf.constant([own_key(table.name, SHARED) for table in self.tables], tf.int64)
-                self._start(keys, tf.range(len(self.tables)), tf.zeros(len(self.tables), tf.int32))
+                result = function(*arguments)
+                return None if isinstance(result, tf.Operation) else result
 
-        initialise()
+        return tf.function(on_server, autograph=False).get_concrete_function(*signature)
 
+    def _start_shared(self) -> None:
+        keys = tf.constant([shared_key(table.name) for table in self.tables], tf.int64)
+        slots = tf.range(len(self.tables))
+        self._concrete(lambda: self._store.start(slots, keys, tf.zeros_like(slots)))()
 
-SHARED = -1
-"""Stands for a table's shared row, where `own_key` gives it a key to be initialised from."""
+    def _evict(self, step: tf.Tensor) -> tf.Tensor:
+        excess = overfull(self.tables, self.ranges, self._pool.sizes())
+        forgets = self._candidates.read_value() > self.ranges.capacity // 2
+        due = tf.reduce_any(excess > 0) | forgets | any(table.evict == "ttl" for table in self.tables)
+        nothing = tf.zeros(len(self.tables), tf.int64)
+        return tf.cond(due, lambda: self._remove(excess, forgets, step), lambda: nothing)
+
+    def _remove(self, excess: tf.Tensor, forgets: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        """Takes out who is to go, frees their slots; returns how many of each table, int64 [tables]."""
+        with tf.device(self.device):
+            keys, values = self._index.entries()
+            candidate = values < 0
+            slots = tf.maximum(values, 0)
+            tables = tf.where(candidate, -1, self._pool.tables_of(slots))
+            gone = victims(self.tables, excess, tables, *self._store.sightings.read(slots), step)
+            freed, tables_freed = _masked(gone, slots, tables)
+            counts = tf.math.unsorted_segment_sum(tf.ones_like(tables_freed, tf.int64), tables_freed, len(self.tables))
+            stays = ~gone & ~(candidate & forgets)
+            written = [
+                self._pool.give_back(freed),
+                self._index.replace(*_masked(stays, keys, values)),
+                self._candidates.assign(_count(stays & candidate)).op,
+                self._evicted.assign_add(counts).op,
+            ]
+            with tf.control_dependencies(written):
+                return tf.identity(counts)
+
+    def _count_all(self) -> list[tf.Tensor]:
+        return [self._pool.sizes(), *(v.read_value() for v in (self._refused, self._evicted, self._candidates))]
+
+    def _export(self, start: tf.Tensor) -> list[tf.Tensor]:
+        keys, values = self._index.entries(start, start + EXPORT_BUCKETS)
+        keys, slots = _masked(values >= 0, keys, values)
+        return [keys, slots, self._pool.tables_of(slots)]
+
+    def _restore(self, keys: tf.Tensor, tables: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
+        slots, placed = self._pool.take(tables, tf.ones_like(tables, tf.bool))
+        keys, slots, *state = _masked(placed, keys, slots, *parts)
+        with tf.control_dependencies([self._index.insert(keys, slots), self._store.write(slots, state)]):
+            return tf.size(keys)
 
 
 def _masked(mask: tf.Tensor, *parts: tf.Tensor) -> list[tf.Tensor]:
+    """The places of `parts` where the mask is true."""
     places = tf.where(mask)[:, 0]
     return [tf.gather(part, places) for part in parts]
 
 
-def _scatter(variable: tf.Variable, slots: tf.Tensor, values: tf.Tensor) -> tf.Operation:
-    return tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=slots, updates=values)
+def _count(mask: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(mask, tf.int32))

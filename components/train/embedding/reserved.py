@@ -18,6 +18,11 @@ def own_key(table: str, reserved: int) -> int:
     return keys.key_of(table, f" {reserved} ")
 
 
+def shared_key(table: str) -> int:
+    """The key from which a table's shared row starts; no value has it."""
+    return keys.key_of(table, " shared ")
+
+
 def own_keys(ids: tf.Tensor, tables: Sequence[str]) -> tf.Tensor:
     """`ids`, int64 [n, columns], with reserved keys replaced by those of each column's table.
 

@@ -36,7 +36,7 @@ class Sightings:
         return self._mutex.held(section).op
 
     def write(self, slots: tf.Tensor, frequency: tf.Tensor, last_seen: tf.Tensor) -> tf.Operation:
-        """Sets both of distinct slots, int32 [n], that no other worker knows yet."""
+        """Sets both of distinct slots, int32 [n], to which nobody adds meanwhile."""
         return self._scatter(slots, tf.cast(frequency, tf.int64) * _ONE + tf.cast(last_seen, tf.int64))
 
     def read(self, slots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
