@@ -100,6 +100,16 @@ def upload_folder(local: Path, place: str, last: str) -> None:
     _backend(place).upload_folder(local, place, last)
 
 
+def is_path(place: str) -> bool:
+    """Whether the file system itself reads `place`; else it has to be downloaded first."""
+    return not place.startswith(GCS)
+
+
+def download(place: str, path: Path) -> None:
+    """Copies a file to local disk. Raises FileNotFoundError, PermissionError, or OSError for what else went wrong."""
+    _backend(place).download(place, path)
+
+
 @contextlib.contextmanager
 def local_folder(place: str) -> Iterator[Path]:
     """The folder at `place` on local disk: itself for a path, a temporary copy for gs://. Raises FileNotFoundError."""
@@ -168,6 +178,7 @@ class _Backend(Protocol):
     def write(self, place: str, content: bytes) -> None: ...
     def create_exclusive(self, place: str, content: bytes) -> bool: ...
     def list_names(self, place: str) -> list[str]: ...
+    def download(self, place: str, path: Path) -> None: ...
     def upload_folder(self, local: Path, place: str, last: str) -> None: ...
     def remove_folder(self, place: str) -> None: ...
 
@@ -228,6 +239,9 @@ class _PathBackend:
     def list_names(self, place: str) -> list[str]:
         path = Path(place)
         return sorted(p.name for p in path.iterdir() if not p.name.startswith(".")) if path.is_dir() else []
+
+    def download(self, place: str, path: Path) -> None:
+        shutil.copyfile(place, path)
 
     def upload_folder(self, local: Path, place: str, last: str) -> None:
         target = Path(place)
@@ -305,6 +319,10 @@ class _GcsBackend:
         names = [blob.name for blob in blobs] + list(blobs.prefixes)
         return sorted({n.removeprefix(prefix).rstrip("/") for n in names} - {""})
 
+    def download(self, place: str, path: Path) -> None:
+        with _read_errors(place):
+            self._blob(place).download_to_filename(str(path))
+
     def upload_folder(self, local: Path, place: str, last: str) -> None:
         if self.exists(join(place, last)):
             return
@@ -337,6 +355,29 @@ class _GcsBackend:
 @functools.cache
 def _gcs() -> _GcsBackend:
     return _GcsBackend()
+
+
+# A forked process must not speak on its parent's connections.
+os.register_at_fork(after_in_child=_gcs.cache_clear)
+
+
+@contextlib.contextmanager
+def _read_errors(place: str) -> Iterator[None]:
+    """Turns what the client library raises into OSErrors that name the place."""
+    from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Unauthorized
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage.exceptions import DataCorruption
+
+    try:
+        yield
+    except NotFound as error:
+        raise FileNotFoundError(f"there is no object {place}") from error
+    except (Forbidden, Unauthorized, GoogleAuthError) as error:
+        raise PermissionError(
+            f"{place} may not be read by this machine's account ({error}); give it the right to read the bucket"
+        ) from error
+    except (GoogleAPIError, DataCorruption) as error:
+        raise OSError(f"cannot read {place}: {error}") from error
 
 
 def _copy_files(source: Path, target: Path) -> None:

@@ -10,17 +10,25 @@ from typing import Generic, TypeVar
 
 import tensorflow as tf
 
-from paraserve.components import storage
 from paraserve.components.train.barrier import Barrier
-from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster, device
+from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, Cluster, agent, device
 from paraserve.components.train.ledger import Ledger, Task
+from paraserve.components.train.source import Source, check_fits, open_source
 
 Result = TypeVar("Result")
 """What a worker says of a shard."""
 Call = Callable[[Task, str], Result]
 """Runs a shard on the worker of the current device scope, which reads it at the path given second."""
-LOSS_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError)
-"""What a call raises when a server is gone."""
+LOSS_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    ConnectionError,
+)
+"""What a call raises when a server is gone, and a fetch when a worker is."""
+DISK_BYTES = 1 << 30
+"""The disk that copies of shards may take on a worker, where they come from an object store."""
 NOTICE_SECONDS = 5.0
 """A call fails before the process's end can be seen; how long to look for it."""
 POLL_SECONDS = 0.2
@@ -35,13 +43,18 @@ class Workers:
     count: int
     shards: str
     """The packed data set's place."""
+    disk_bytes: int = DISK_BYTES
     alive: list[str] = field(init=False)
     """Device names."""
+    _agents: dict[str, str] = field(init=False)
+    """Addresses of the workers' agents."""
     _excused: dict[str, int] = field(default_factory=dict)
     """For a worker whose call failed though it lives: how many servers were lost by then."""
 
     def __post_init__(self) -> None:
         self.alive = [device(WORKER, index) for index in range(self.count)]
+        spec = self.cluster.cluster_spec()
+        self._agents = {w: agent.address_of(spec.task_address(WORKER, i)) for i, w in enumerate(self.alive)}
 
     def run(self, ledger: Ledger, call: Call[Result], barrier: Barrier | None = None) -> Iterator[tuple[Task, Result]]:
         """Runs every shard of the ledger, yielding each as it is done, in the caller's thread.
@@ -50,8 +63,12 @@ class Workers:
         the barrier has acted. A lost worker's shards go to others. Raises RuntimeError when a parameter server or the last
         worker is lost, and whatever else `call` and the barrier's action raise. Closing the iterator early ends the threads
         once their calls return.
+
+        Shards in an object store are fetched to their workers, one ahead of the one that runs. ValueError for one that is
+        larger than `disk_bytes`, or is not what its manifest says; OSError for one that cannot be read.
         """
-        threads = _Threads(self.shards, ledger, call)
+        check_fits(self.shards, ledger.tasks, self.disk_bytes)
+        threads = _Threads(self._source, ledger, call)
         for worker in self.alive:
             threads.start(worker)
         try:
@@ -59,6 +76,9 @@ class Workers:
         finally:
             ledger.close()
         assert ledger.complete, "the threads ended before the shards were done"
+
+    def _source(self, worker: str) -> contextlib.AbstractContextManager[Source]:
+        return open_source(self.shards, self._agents[worker], self.disk_bytes)
 
     def _results(self, ledger: Ledger, threads: "_Threads[Result]", barrier: Barrier) -> Iterator[tuple[Task, Result]]:
         paused = False
@@ -124,7 +144,8 @@ class _Failure:
 class _Threads(Generic[Result]):
     """A thread for each worker, and what they report."""
 
-    shards: str
+    source: Callable[[str], contextlib.AbstractContextManager[Source]]
+    """Of a worker."""
     ledger: Ledger
     call: Call[Result]
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
@@ -133,7 +154,7 @@ class _Threads(Generic[Result]):
     def start(self, worker: str) -> None:
         if worker in self._threads:
             self._threads[worker].join()  # it has reported a failure, and is about to end
-        self._threads[worker] = threading.Thread(target=self._work, args=(worker,), daemon=True)
+        self._threads[worker] = threading.Thread(target=self._work, args=(worker,), name=worker, daemon=True)
         self._threads[worker].start()
 
     @property
@@ -156,11 +177,17 @@ class _Threads(Generic[Result]):
         """Ends when the ledger has no more, or at the first error. Reports before the ledger hears of it, so that in a pause
         all is reported."""
         try:
-            while (task := self.ledger.take(worker)) is not None and self.ledger.start(worker):
-                with tf.device(worker):
-                    result = self.call(task, storage.join(self.shards, task.shard.file))
-                self._outcomes.put((task, result))
-                self.ledger.done(worker)
+            with self.source(worker) as source:
+                while (task := self.ledger.take(worker)) is not None:
+                    path = source.path(task)
+                    if not self.ledger.start(worker):
+                        return
+                    if source.fetches_ahead and (ahead := self.ledger.take_ahead(worker)) is not None:
+                        source.fetch_ahead(ahead, running=task)
+                    with tf.device(worker):
+                        result = self.call(task, path)
+                    self._outcomes.put((task, result))
+                    self.ledger.done(worker)
         except Exception as error:
             self._outcomes.put(_Failure(worker, error))
             self.ledger.give_back(worker)

@@ -15,6 +15,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from paraserve.components.train.cluster import COORDINATOR, PARAMETER_SERVER, WORKER, device
+from paraserve.components.train.cluster.agent import PORT_OFFSET
 from paraserve.components.train.cluster.tf_config import VARIABLE, TaskConfig
 from paraserve.components.train.server import serve
 
@@ -30,7 +31,7 @@ class LocalCluster:
     """
 
     def __init__(self, workers: int, parameter_servers: int):
-        self._logs = tempfile.TemporaryDirectory(prefix="paraserve-servers-")
+        self._folder = tempfile.TemporaryDirectory(prefix="paraserve-servers-")
         self._pids: dict[str, int] = {}
         self._causes: dict[str, str] = {}
         jobs = {COORDINATOR: 1, PARAMETER_SERVER: parameter_servers, WORKER: workers}
@@ -69,17 +70,18 @@ class LocalCluster:
         for name, pid in self.pids.items():
             os.waitpid(pid, 0)
             self._causes[name] = "stopped"
-        self._logs.cleanup()
+        self._folder.cleanup()
 
     def _start(self, job: str, index: int) -> int:
         task = TaskConfig(cluster=self.addresses, job=job, index=index)
         log = self._log_path(device(job, index))
+        files = log.with_suffix(".files")
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _be_server(task, log, parent)
+            _be_server(task, log, files, parent)
         return pid
 
     def _wait_until_ready(self) -> None:
@@ -95,14 +97,14 @@ class LocalCluster:
             time.sleep(0.02)
 
     def _log_path(self, name: str) -> Path:
-        return Path(self._logs.name) / f"{name.strip('/').replace('/', '-').replace(':', '-')}.log"
+        return Path(self._folder.name) / f"{name.strip('/').replace('/', '-').replace(':', '-')}.log"
 
     def _log_tail(self, name: str) -> str:
         path = self._log_path(name)
         return " | ".join(path.read_text(errors="replace").splitlines()[-3:]) if path.exists() else "none"
 
 
-def _be_server(task: TaskConfig, log: Path, parent: int) -> None:
+def _be_server(task: TaskConfig, log: Path, files: Path, parent: int) -> None:
     """What a forked child does; never returns."""
     try:
         # The kernel ends this process when the coordinator is gone, even by kill -9.
@@ -113,7 +115,7 @@ def _be_server(task: TaskConfig, log: Path, parent: int) -> None:
         os.dup2(output, 2)
         os.environ[VARIABLE] = task.to_json()
         if os.getppid() == parent:  # else it was gone before the kernel was asked
-            serve()
+            serve(files)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -122,18 +124,27 @@ def _be_server(task: TaskConfig, log: Path, parent: int) -> None:
 
 
 def _free_addresses(count: int) -> list[str]:
-    """Loopback addresses with ports that nobody listens on.
+    """Loopback addresses with ports that nobody listens on, nor on those of their agents.
 
     From below the range that the kernel gives to outgoing connections, so that none of those takes one in the meantime.
     """
     ports: list[int] = []
-    for port in random.sample(range(15000, 32000), k=17000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
+    taken: set[int] = set()
+    for port in random.sample(range(15000, 32000 - PORT_OFFSET), k=17000 - PORT_OFFSET):
+        both = {port, port + PORT_OFFSET}
+        if not both & taken and all(_is_free(p) for p in both):
             ports.append(port)
+            taken |= both
         if len(ports) == count:
             return [f"127.0.0.1:{port}" for port in ports]
-    raise RuntimeError("no free port between 15000 and 32000; end what listens on them")
+    raise RuntimeError("no free ports between 15000 and 32000; end what listens on them")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("", port))
+        return True
+    return False
 
 
 def _answers(address: str) -> bool:

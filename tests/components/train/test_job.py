@@ -13,6 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
+from paraserve.components import storage
+
 pytestmark = pytest.mark.slow
 
 
@@ -251,6 +253,45 @@ def test_a_damaged_shard_fails_by_name(training: Any, packed: Path, tmp_path: Pa
         training.run(shards=str(copy))
     assert not servers(training, "worker")
     assert not servers(training, "ps")
+
+
+def test_trains_from_an_object_store(training: Any, bucket: str) -> None:
+    storage.upload_folder(training.packed, f"{bucket}/packed", "manifest.json")
+    settings = training.settings(shards=f"{bucket}/packed", snapshots=f"{bucket}/snapshots", epochs=6)
+
+    result = training.call(_train_with_emulator, os.environ["STORAGE_EMULATOR_HOST"], settings, training)
+
+    assert result.figures["eval_auc"] > 0.85
+    assert result.examples == 3000 * result.epochs
+    assert result.examples_repeated == result.workers_lost == 0
+    assert list(training.folder.glob("paraserve*")) == []
+
+
+def test_a_shard_that_an_object_store_has_lost_fails_by_name(training: Any, bucket: str) -> None:
+    (copy := training.folder / "copy").mkdir()
+    for path in training.packed.iterdir():
+        if path.name != "train-00002.records":
+            shutil.copyfile(path, copy / path.name)
+    storage.upload_folder(copy, f"{bucket}/packed", "manifest.json")
+
+    with pytest.raises(FileNotFoundError, match=f"cannot fetch .*: there is no object {bucket}/packed/train-00002.records"):
+        training.call(
+            _train_with_emulator, os.environ["STORAGE_EMULATOR_HOST"], training.settings(shards=f"{bucket}/packed"), training
+        )
+    assert not servers(training, "worker")
+    assert not servers(training, "ps")
+
+
+def _train_with_emulator(address: str, settings: dict[str, Any], training: Any) -> Any:
+    import tempfile
+
+    from paraserve.components.run_folder import RUN_ID_VARIABLE
+    from paraserve.components.train.config import TrainConfig
+    from paraserve.components.train.job import train
+
+    os.environ[RUN_ID_VARIABLE], os.environ["STORAGE_EMULATOR_HOST"] = "run", address
+    tempfile.tempdir = str(training.folder)
+    return train(TrainConfig(**settings), training.model, training.logs)
 
 
 def test_an_export_that_hashes_otherwise_is_caught(training: Any, packed: Path, tmp_path: Path) -> None:
