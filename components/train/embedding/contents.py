@@ -3,7 +3,7 @@
 Rows are read when they are wanted: all rows of the servers may be more than the coordinator's memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,14 +18,12 @@ RowReader = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaticContents:
-    """Static tables of one row width: row `offset of its table + key mod rows of its table` is a key's."""
+    """A group of static tables (see embedding.layout)."""
 
     name: str
-    """Such as embedding-16."""
+    """Of its layout."""
     width: int
     """Length of a row."""
-    offsets: Mapping[str, int]
-    """First row of each table."""
     rows: int
     """Of all tables together."""
     read: RowReader
@@ -34,14 +32,14 @@ class StaticContents:
 
 @dataclass(frozen=True, kw_only=True)
 class TableContents:
-    """Dynamic tables of one row width: a key has a row of its own, or uses the default of its table."""
+    """A group of dynamic tables: a key has a row of its own, or uses the default of its table."""
 
     name: str
-    """Such as embedding-16."""
+    """Of its layout."""
     width: int
     """Length of a row."""
     tables: tuple[str, ...]
-    """Their names, in the order of their numbers."""
+    """Their names, in the layout's order."""
     keys: npt.NDArray[np.int64]
     """[n], those with a row, distinct over all tables; reserved keys as each table's own (embedding.reserved)."""
     table: npt.NDArray[np.integer]
@@ -57,11 +55,15 @@ class TableContents:
         assert self.keys.shape == self.table.shape == self.frequency.shape
         assert self.defaults.shape == (len(self.tables), self.width)
 
+    @property
+    def rows(self) -> int:
+        return len(self.keys)
 
-def rarest(frequency: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Positions, int64, of the least frequent quarter of a table's keys, at most RARE_ROWS; the same ones in each call."""
-    count = min(-(-len(frequency) // 4), RARE_ROWS)
-    return np.sort(np.argsort(frequency, kind="stable")[:count])
+
+def rarest(keys: npt.NDArray[np.int64], frequency: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Positions, int64, of the least frequent quarter of a table's keys, both [n]: at most RARE_ROWS, in the order of the keys
+    where they were seen equally often."""
+    return np.lexsort((keys, frequency))[: min(-(-len(keys) // 4), RARE_ROWS)]
 
 
 def default_row(
