@@ -141,6 +141,11 @@ class DynamicShard:
         tensors = rows.tensors(self._store.slot_names)
         return int(self._traced["restore"](tf.constant(keys), tf.constant(tables), *tensors))
 
+    def forget(self) -> None:
+        """Takes their rows from all keys; the shared rows start anew."""
+        self._traced["forget"]()
+        self._start_shared()
+
     def _resolve(self, values: tf.Tensor, keys: tf.Tensor, tables: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """`values` with a slot wherever there was none."""
         with tf.device(self.device):
@@ -199,6 +204,7 @@ class DynamicShard:
         self._traced = {
             "evict": self._concrete(self._evict, number),
             "statistics": self._concrete(self._count_all),
+            "forget": self._concrete(self._forget),
             "buckets": self._concrete(self._index.buckets),
             "export": self._concrete(self._export, number),
             "read": self._concrete(self._store.read, slots),
@@ -245,6 +251,10 @@ class DynamicShard:
             ]
             with tf.control_dependencies(written):
                 return tf.identity(counts)
+
+    def _forget(self) -> tf.Operation:
+        emptied = self._index.replace(tf.zeros([0], tf.int64), tf.zeros([0], tf.int32))
+        return tf.group(emptied, self._pool.reset(), self._candidates.assign(0).op)
 
     def _count_all(self) -> list[tf.Tensor]:
         return [self._pool.sizes(), *(v.read_value() for v in (self._refused, self._evicted, self._candidates))]

@@ -1,5 +1,6 @@
 """Tables on real servers, for functions that run in a process of their own."""
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -76,13 +77,36 @@ class Tables:
             slots[mine] = find(tf.constant(keys[mine]), tf.constant(np.broadcast_to(tables, keys.shape)[mine])).numpy()
         return slots
 
-    def frequency(self, keys: Any, tables: Any) -> np.ndarray:
-        """int64 [n]."""
-        frequency = np.empty(len(keys), np.int64)
+    def rows(self, keys: Any, tables: Any) -> tuple[np.ndarray, ...]:
+        """Values, Adagrad's slots, frequency and last step of keys, in their order."""
+        parts = []
         slots, owners = self.find(keys, tables), self.owners(keys)
         for server, shard in enumerate(self.shards):
-            frequency[owners == server] = shard.read(slots[owners == server]).frequency
-        return frequency
+            rows = shard.read(slots[owners == server])
+            parts.append((rows.values, rows.optimizer["accumulator"], rows.frequency, rows.last_seen))
+        order = np.argsort(np.argsort(owners, kind="stable"))
+        return tuple(np.concatenate(column)[order] for column in zip(*parts, strict=True))
+
+    def frequency(self, keys: Any, tables: Any) -> np.ndarray:
+        """int64 [n]."""
+        return self.rows(keys, tables)[2]
+
+    def overwrite(self, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
+        """Sets the values of every row to `change(values, keys)`."""
+        for shard in self.shards:
+            keys, slots, _ = shard.export_keys()
+            rows = shard.read(slots)
+            shard.write(slots, dataclasses.replace(rows, values=change(rows.values, keys)))
+
+    def restore(self, other: "Tables") -> int:
+        """Takes over what other servers hold; how many keys."""
+        restored = 0
+        for shard in other.shards:
+            keys, slots, tables = shard.export_keys()
+            for server, target in enumerate(self.shards):
+                mine = self.owners(keys) == server
+                restored += target.restore(keys[mine], tables[mine], shard.read(slots[mine]))
+        return restored
 
     def _steps(self, keys: tf.Tensor, tables: tf.Tensor, counts: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         found = tf.TensorArray(tf.int32, size=tf.shape(keys)[0])
