@@ -34,7 +34,8 @@ class BenchCluster:
         jobs = {COORDINATOR: 1, WORKER: workers, PARAMETER_SERVER: parameter_servers}
         ports = iter(_free_ports(sum(jobs.values())))
         self.addresses = {job: [f"{network.hosts[job]}:{next(ports)}" for _ in range(n)] for job, n in jobs.items()}
-        self._serve = serve
+        self._serve, self._network = serve, network
+        network.open(self.addresses)
         self._folder = tempfile.TemporaryDirectory(prefix="paraserve-bench-")
         self._pids = {
             device(job, index): self._start(job, index) for job in (PARAMETER_SERVER, WORKER) for index in range(jobs[job])
@@ -47,7 +48,12 @@ class BenchCluster:
     @property
     def roles(self) -> dict[str, list[int]]:
         """Process ids by role, the coordinator's included."""
-        roles: dict[str, list[int]] = {"coordinator": [os.getpid()], WORKER: [], PARAMETER_SERVER: []}
+        roles: dict[str, list[int]] = {
+            "coordinator": [os.getpid()],
+            "proxy": self._network.proxies,
+            WORKER: [],
+            PARAMETER_SERVER: [],
+        }
         for name, pid in self._pids.items():
             roles[WORKER if f"/job:{WORKER}/" in name else PARAMETER_SERVER].append(pid)
         return roles
@@ -78,6 +84,7 @@ class BenchCluster:
         """What a forked child does; never returns."""
         try:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            self._network.enter(task.job)
             log = self._log(device(task.job, task.index))
             output = os.open(log, os.O_CREAT | os.O_WRONLY)
             os.dup2(output, 1)

@@ -1,6 +1,6 @@
 """Runs one contender in this process and writes its figures; `contenders.measure` starts it.
 
-python -m benchmarks.train.contender NAME WORKLOAD OWN_NETWORK SETTINGS OUTPUT
+python -m benchmarks.train.contender NAME WORKLOAD NETWORK SETTINGS OUTPUT
 """
 
 import dataclasses
@@ -15,12 +15,11 @@ from benchmarks.train.workload import Workload, pin
 
 
 def main() -> None:
-    name, workload, own_network, settings, output = sys.argv[1:]
+    name, workload, kind, settings, output = sys.argv[1:]
     wanted = Workload.from_json(workload)
     pin(wanted.cores)
-    tasks = network.loopback(own_namespace=own_network == "1")
     arguments = (json.loads(settings),) if name == "ours" else ()
-    figures = importlib.import_module(f"benchmarks.train.{name}").run(wanted, tasks, *arguments)
+    figures = importlib.import_module(f"benchmarks.train.{name}").run(wanted, network.build(kind), *arguments)
     Path(output).write_text(json.dumps(dataclasses.asdict(figures)))
     # At once: a training that goes on for ever is still running in a thread.
     os._exit(0)

@@ -1,5 +1,6 @@
 """Measures a contender in its steady state: examples, time, CPU time of each role, bytes on the wire."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,11 @@ class Figures:
     examples: int
     seconds: float
     cpu_seconds: Mapping[str, float]
-    """By role: coordinator, worker, ps."""
+    """By role: coordinator, worker, ps, and proxy where messages are delayed by one."""
     wire_bytes: int | None
     """What `meter.wire_bytes` counted; None where the contender had no network of its own."""
+    cores: int
+    """How many the contender had."""
     foreign_seconds: float
     """CPU seconds that other processes of the machine took meanwhile."""
     extras: Mapping[str, Any] = field(default_factory=dict)
@@ -31,13 +34,18 @@ class Figures:
 
     @property
     def rate(self) -> float:
-        """Examples per second."""
-        return self.examples / self.seconds
+        """Examples per second; what proxies took of the cores is taken off the time."""
+        return self.examples / (self.seconds - self.proxy_seconds / self.cores)
+
+    @property
+    def proxy_seconds(self) -> float:
+        """CPU seconds that only a machine which cannot delay messages by itself spends."""
+        return self.cpu_seconds.get("proxy", 0.0)
 
     @property
     def examples_per_cpu_second(self) -> float:
         """Examples per second of CPU time: suffers less than `rate` where other processes take a part of the cores."""
-        return self.examples / sum(self.cpu_seconds.values())
+        return self.examples / (sum(self.cpu_seconds.values()) - self.proxy_seconds)
 
     @property
     def bytes_per_example(self) -> float | None:
@@ -95,6 +103,7 @@ class _Reading:
             examples=end.examples - self.examples,
             seconds=end.time - self.time,
             cpu_seconds=cpu,
+            cores=len(os.sched_getaffinity(0)),
             wire_bytes=None if self.wire is None or end.wire is None else end.wire - self.wire,
             foreign_seconds=max(end.busy - self.busy - sum(cpu.values()), 0.0),
         )

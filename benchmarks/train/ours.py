@@ -18,7 +18,7 @@ from paraserve.components.train.ledger import Ledger, Task, steps_of
 from paraserve.components.train.loop import Workers
 from paraserve.components.train.models.layers import flat, mlp
 from paraserve.components.train.server import serve
-from paraserve.components.train.step import Trainer
+from paraserve.components.train.trainer import Trainer
 
 PASSES = 1000
 """Over the train split: more than any measurement lasts."""
@@ -62,9 +62,8 @@ def run(workload: Workload, network: Network, settings: Mapping[str, Any]) -> Fi
     manifest = read_manifest(wanted.shards)
     cluster = BenchCluster(network, workload.workers, workload.parameter_servers, serve)
     shards = manifest.splits["train"].shards * PASSES
-    trainer = Trainer(
-        wanted, manifest, connect(cluster), workload.parameter_servers, planned_steps=steps_of(shards, wanted.batch_size)
-    )
+    connect(cluster)
+    trainer = Trainer(wanted, manifest, workload.parameter_servers, planned_steps=steps_of(shards, wanted.batch_size))
     workers = Workers(cluster, workload.workers, wanted.shards)
     ledger = Ledger.of_epoch(shards, 0, wanted.seed, wanted.batch_size)
 
