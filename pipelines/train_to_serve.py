@@ -118,7 +118,7 @@ def train_to_serve(  # type: ignore[no-untyped-def]
         model: wide_deep, deepfm, dcn_v2, dlrm, or your own as package.module:function.
         epochs: Passes over the train split, at most.
         batch_size: Examples in one step of a worker.
-        optimizer: How weights are updated: adagrad or sgd.
+        optimizer: How weights are updated: adagrad, rowwise_adagrad, sgd, lazy_adam or ftrl.
         learning_rate: Step size of the optimizer, before the schedule.
         schedule: How the learning rate moves: constant, exponential or cosine.
         warmup_steps: Steps over which the learning rate rises from 0.

@@ -44,7 +44,7 @@ def train(
         model: wide_deep, deepfm, dcn_v2, dlrm, or your own as package.module:function.
         epochs: Passes over the train split, at most.
         batch_size: Examples per step of a worker.
-        optimizer: adagrad or sgd.
+        optimizer: adagrad, rowwise_adagrad, sgd, lazy_adam or ftrl.
         learning_rate: Of the optimizer, before the schedule.
         schedule: constant, exponential or cosine.
         warmup_steps: Steps in which the learning rate rises from 0.

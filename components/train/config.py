@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paraserve.components.features.spec import FeatureSpec
 
 SCHEDULES = ("constant", "exponential", "cosine")
-OPTIMIZERS = ("adagrad", "sgd")
+OPTIMIZERS = ("adagrad", "rowwise_adagrad", "sgd", "lazy_adam", "ftrl")
 MODELS = ("wide_deep", "deepfm", "dcn_v2", "dlrm")
 EQUAL_DIMENSION_MODELS = ("deepfm", "dlrm")
 """Those that multiply embeddings with each other."""

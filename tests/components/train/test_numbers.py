@@ -1,6 +1,4 @@
-"""Schedules, optimizers' kernels and AUC against their formulas."""
-
-import math
+"""Schedules and AUC against their formulas."""
 
 import numpy as np
 import pytest
@@ -9,10 +7,7 @@ from sklearn.metrics import roc_auc_score
 
 from paraserve.components.train.config import TrainConfig
 from paraserve.components.train.curves import auc, bin_counts
-from paraserve.components.train.optimizers import Adagrad, Sgd, slotted
 from paraserve.components.train.schedules import learning_rate
-
-START = tf.constant(0, tf.int64)
 
 
 def rate(step: int, planned: int = 100, **settings: object) -> float:
@@ -43,27 +38,6 @@ def test_cosine_reaches_zero_after_the_planned_steps_and_not_before() -> None:
 def test_decay_begins_after_the_warm_up() -> None:
     assert rate(10, schedule="cosine", warmup_steps=10) == pytest.approx(2.0)
     assert rate(55, schedule="cosine", warmup_steps=10) == pytest.approx(1.0)
-
-
-def test_adagrad_divides_by_the_root_of_the_squared_gradients() -> None:
-    target = slotted(Adagrad(), tf.Variable([[1.0, 1.0], [1.0, 1.0]]))
-
-    for _ in range(2):
-        Adagrad().apply_rows(target, tf.constant([1], tf.int64), tf.constant([[3.0, 0.0]]), tf.constant(0.5), START)
-
-    expected = 1.0 - 0.5 * 3.0 / math.sqrt(0.1 + 9.0) - 0.5 * 3.0 / math.sqrt(0.1 + 18.0)
-    np.testing.assert_allclose(target.variable.numpy(), [[1.0, 1.0], [expected, 1.0]], rtol=1e-6)
-    Adagrad().apply_dense(target, tf.ones([2, 2]), tf.constant(0.0), START)
-    np.testing.assert_allclose(target.slots["accumulator"].numpy(), [[1.1, 1.1], [19.1, 1.1]], rtol=1e-6)
-
-
-def test_sgd_subtracts() -> None:
-    target = slotted(Sgd(), tf.Variable([[1.0], [1.0]]))
-
-    Sgd().apply_rows(target, tf.constant([0], tf.int64), tf.constant([[3.0]]), tf.constant(0.5), START)
-    Sgd().apply_dense(target, tf.constant([[1.0], [1.0]]), tf.constant(0.5), START)
-
-    np.testing.assert_allclose(target.variable.numpy(), [[-1.0], [0.5]])
 
 
 def test_auc_from_bins_is_close_to_the_exact_one() -> None:
