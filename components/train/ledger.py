@@ -8,7 +8,7 @@ was handed out again after it had begun are counted as possibly repeated.
 import random
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from paraserve.components.manifest import Shard
@@ -43,13 +43,15 @@ class Ledger:
         self._todo = deque(self.tasks)
 
     @classmethod
-    def of_epoch(cls, shards: Sequence[Shard], epoch: int, seed: int, batch_size: int) -> "Ledger":
-        """The shards of an epoch in an order drawn from seed and epoch; earlier epochs count for the step numbers."""
+    def of_epoch(cls, shards: Sequence[Shard], epoch: int, seed: int, batch_size: int, done: Collection[str] = ()) -> "Ledger":
+        """The shards of an epoch in an order drawn from seed and epoch; earlier epochs count for the step numbers, and so do
+        the shards of the files `done`, which are left out."""
         shuffled = random.Random(f"{seed}:{epoch}").sample(shards, len(shards))
         step = epoch * steps_of(shards, batch_size)
         tasks = []
         for shard in shuffled:
-            tasks.append(Task(shard, step))
+            if shard.file not in done:
+                tasks.append(Task(shard, step))
             step += steps_of([shard], batch_size)
         return cls(tasks)
 

@@ -4,7 +4,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -56,13 +56,13 @@ class Workers:
         spec = self.cluster.cluster_spec()
         self._agents = {w: agent.address_of(spec.task_address(WORKER, i)) for i, w in enumerate(self.alive)}
 
-    def run(self, ledger: Ledger, call: Call[Result], barrier: Barrier | None = None) -> Iterator[tuple[Task, Result]]:
+    def run(self, ledger: Ledger, call: Call[Result], barriers: Sequence[Barrier] = ()) -> Iterator[tuple[Task, Result]]:
         """Runs every shard of the ledger, yielding each as it is done, in the caller's thread.
 
-        Whenever `barrier` is due and shards are left, no further one begins until those that run are done and yielded, and
-        the barrier has acted. A lost worker's shards go to others. Raises RuntimeError when a parameter server or the last
-        worker is lost, and whatever else `call` and the barrier's action raise. Closing the iterator early ends the threads
-        once their calls return.
+        Whenever one of `barriers` is due and shards are left, no further shard begins until those that run are done and
+        yielded, and the barriers that are due have acted. A lost worker's shards go to others. Raises RuntimeError when a
+        parameter server or the last worker is lost, and whatever else `call` and the barriers' actions raise. Closing the
+        iterator early ends the threads once their calls return.
 
         Shards in an object store are fetched to their workers, one ahead of the one that runs. ValueError for one that is
         larger than `disk_bytes`, or is not what its manifest says; OSError for one that cannot be read.
@@ -72,7 +72,7 @@ class Workers:
         for worker in self.alive:
             threads.start(worker)
         try:
-            yield from self._results(ledger, threads, barrier or Barrier(action=lambda: None))
+            yield from self._results(ledger, threads, barriers)
         finally:
             ledger.close()
         assert ledger.complete, "the threads ended before the shards were done"
@@ -80,22 +80,27 @@ class Workers:
     def _source(self, worker: str) -> contextlib.AbstractContextManager[Source]:
         return open_source(self.shards, self._agents[worker], self.disk_bytes)
 
-    def _results(self, ledger: Ledger, threads: "_Threads[Result]", barrier: Barrier) -> Iterator[tuple[Task, Result]]:
+    def _results(
+        self, ledger: Ledger, threads: "_Threads[Result]", barriers: Sequence[Barrier]
+    ) -> Iterator[tuple[Task, Result]]:
         paused = False
         while threads.unfinished:
             if paused and threads.silent:
                 if not ledger.complete:
-                    barrier.act()
+                    for barrier in barriers:
+                        if barrier.due:
+                            barrier.act()
                 ledger.resume()
                 paused = False
-            elif not paused and barrier.due and not ledger.complete:
+            elif not paused and any(barrier.due for barrier in barriers) and not ledger.complete:
                 ledger.pause()
                 paused = True
             elif isinstance(outcome := threads.outcome(), _Failure):
                 if self._goes_on(outcome):
                     threads.start(outcome.worker)
             elif outcome is not None:
-                barrier.count()
+                for barrier in barriers:
+                    barrier.count()
                 yield outcome
 
     def _goes_on(self, failure: "_Failure") -> bool:

@@ -36,11 +36,11 @@ def open_source(shards: str, agent: str, disk_bytes: int) -> Iterator[Source]:
 
 def check_fits(shards: str, tasks: Sequence[Task], disk_bytes: int) -> None:
     """Raises ValueError for a shard that has to be fetched and is larger than `disk_bytes`."""
-    largest = max((task.shard for task in tasks), key=lambda shard: shard.bytes)
-    if not storage.is_path(shards) and largest.bytes > disk_bytes:
+    too_large = [task.shard for task in tasks if task.shard.bytes > disk_bytes]
+    if too_large and not storage.is_path(shards):
         raise ValueError(
-            f"the shard {storage.join(shards, largest.file)} has {largest.bytes} bytes, more than the {disk_bytes} that copies "
-            "of shards may take on a worker; ingest with smaller `shard_rows`"
+            f"the shard {storage.join(shards, too_large[0].file)} has {too_large[0].bytes} bytes, more than the {disk_bytes} "
+            "that copies of shards may take on a worker; ingest with smaller `shard_rows`"
         )
 
 

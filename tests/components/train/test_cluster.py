@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from paraserve.components import storage
 from paraserve.components.train.cluster.tf_config import TaskConfig, from_environment
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2", "c:3"], "evaluator": ["d:4"]}
@@ -61,6 +63,40 @@ def test_a_server_started_cold_says_that_its_port_is_taken(tmp_path: Path) -> No
 
     assert server.returncode == 1
     assert "Could not start gRPC server" in server.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_started_cold_has_an_agent_that_fetches(tmp_path: Path, bucket: str) -> None:
+    import hashlib
+
+    from paraserve.components.train.cluster.agent import Agent, Wanted, address_of
+    from paraserve.components.train.cluster.local import _free_addresses
+
+    storage.write_bytes(f"{bucket}/shard", b"rows")
+    place, digest = f"{bucket}/shard", hashlib.sha256(b"rows").hexdigest()
+    (address,) = _free_addresses(1)
+    task = TaskConfig(cluster={"worker": [address]}, job="worker", index=0)
+    environment = {**os.environ, "TF_CONFIG": task.to_json(), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-u", "-m", "paraserve.components.train.server"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == f"worker 0 serves at {address}\n"
+            with contextlib.closing(Agent(address_of(address))) as asked:
+                path = asked.fetch(Wanted(place=place, bytes=4, sha256=digest, disk_bytes=4))()
+            assert Path(path).read_bytes() == b"rows"
+            assert path.startswith(str(tmp_path / "paraserve-agent-"))
+        finally:
+            server.kill()
+
+
+def test_no_agent_listens_where_a_server_does() -> None:
+    from paraserve.components.train.cluster.agent import address_of
+    from paraserve.components.train.cluster.local import _free_addresses
+
+    addresses = _free_addresses(300)
+
+    assert len({*addresses, *map(address_of, addresses)}) == 600
 
 
 @pytest.mark.slow

@@ -79,7 +79,9 @@ def test_an_idle_worker_takes_what_a_busy_one_holds_and_the_busy_one_finds_nothi
     ledger.start("a")
     ahead = ledger.take_ahead("a")
 
-    assert ledger.take("b") is ahead
+    thread, taken = taking(ledger, "b")
+    thread.join(timeout=5)
+    assert taken == [ahead]
     ledger.start("b")
     ledger.done("a")
     ledger.done("b")
@@ -189,6 +191,6 @@ def run_all(ledger: Ledger, worker: str) -> list[Task]:
 
 def taking(ledger: Ledger, worker: str) -> tuple[threading.Thread, list[Task | None]]:
     taken: list[Task | None] = []
-    thread = threading.Thread(target=lambda: taken.append(ledger.take(worker)))
+    thread = threading.Thread(target=lambda: taken.append(ledger.take(worker)), daemon=True)
     thread.start()
     return thread, taken
