@@ -21,7 +21,7 @@ from paraserve.components.train.config import TrainConfig, check_model_fits
         ({"learning_rate": float("nan")}, "`learning_rate` is nan"),
         ({"l2": float("inf")}, "`l2` is inf"),
         ({"schedule": "linear"}, "`schedule` is 'linear'; use one of constant, exponential, cosine"),
-        ({"optimizer": "adam"}, "`optimizer` is 'adam'; use one of adagrad, sgd"),
+        ({"optimizer": "adam"}, "`optimizer` is 'adam'; use one of adagrad, rowwise_adagrad, sgd, lazy_adam, ftrl"),
         ({"model": "deep_fm"}, "`model` is 'deep_fm'; use one of wide_deep, deepfm, dcn_v2, dlrm, or your own"),
         ({"decay_rate": 1.0}, "`decay_rate` is 1.0"),
         ({"dropout": 1.0}, "`dropout` is 1.0"),
