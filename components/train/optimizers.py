@@ -75,6 +75,8 @@ class Optimizer(Protocol):
     ) -> None:
         """Applies `gradient`, float32 [n, width], to the distinct rows `rows`, int32 or int64 [n], of one [rows, width].
 
+        Sum the gradients of a row that stands there more than once first: here all but one of them would be lost.
+
         Raises tf.errors.InvalidArgumentError, and changes nothing, when one of them is not there.
         """
 
