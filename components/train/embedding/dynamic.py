@@ -226,34 +226,47 @@ class DynamicShard:
         self._concrete(lambda: self._store.start(slots, keys, tf.zeros_like(slots)))()
 
     def _evict(self, step: tf.Tensor) -> tf.Tensor:
+        """Frees the slots of who is to go; returns how many of each table, int64 [tables]."""
         excess = overfull(self.tables, self.ranges, self._pool.sizes())
+        freed = [self._free(number, excess[number], step) for number in range(len(self.tables))]
+        counts = tf.stack(freed)
         forgets = self._candidates.read_value() > self.ranges.capacity // 2
-        due = tf.reduce_any(excess > 0) | forgets | any(table.evict == "ttl" for table in self.tables)
-        nothing = tf.zeros(len(self.tables), tf.int64)
-        return tf.cond(due, lambda: self._remove(excess, forgets, step), lambda: nothing)
+        with tf.control_dependencies([counts, self._evicted.assign_add(counts).op]):
+            changed = tf.reduce_any(counts > 0) | forgets
+            done = tf.cond(changed, lambda: self._clean(forgets), lambda: tf.constant(True))
+        with tf.control_dependencies([done]):
+            return tf.identity(counts)
 
-    def _remove(self, excess: tf.Tensor, forgets: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Takes out who is to go, frees their slots; returns how many of each table, int64 [tables]."""
+    def _free(self, number: int, excess: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        """Frees slots of a table; returns how many, int64. Their keys stay in the index, without sightings."""
+        table = self.tables[number]
+
+        def free() -> tf.Tensor:
+            with tf.device(self.device):
+                slots = self._pool.reached(number)
+                taken = self._store.sightings.exist(slots)
+                (gone,) = _masked(victims(table, excess, *self._store.sightings.read(slots), taken, step), slots)
+                with tf.control_dependencies([self._store.sightings.clear(gone), self._pool.give_back(number, gone)]):
+                    return tf.size(gone, tf.int64)
+
+        if table.evict == "none":
+            return tf.constant(0, tf.int64)
+        return tf.cond((excess > 0) | (table.evict == "ttl"), free, lambda: tf.constant(0, tf.int64))
+
+    def _clean(self, forgets: tf.Tensor) -> tf.Tensor:
+        """Takes the keys without sightings, and maybe those that wait for a row, out of the index."""
         with tf.device(self.device):
-            keys, values = self._index.entries()
-            candidate = values < 0
-            slots = tf.maximum(values, 0)
-            tables = tf.where(candidate, -1, self._pool.tables_of(slots))
-            gone = victims(self.tables, excess, tables, *self._store.sightings.read(slots), step)
-            freed, tables_freed = _masked(gone, slots, tables)
-            counts = tf.math.unsorted_segment_sum(tf.ones_like(tables_freed, tf.int64), tables_freed, len(self.tables))
-            stays = ~gone & ~(candidate & forgets)
-            written = [
-                self._pool.give_back(freed),
-                self._index.replace(*_masked(stays, keys, values)),
-                self._candidates.assign(_count(stays & candidate)).op,
-                self._evicted.assign_add(counts).op,
-            ]
-            with tf.control_dependencies(written):
-                return tf.identity(counts)
+            candidates = tf.where(forgets, 0, self._candidates.read_value())
+
+            def stays(values: tf.Tensor) -> tf.Tensor:
+                return tf.where(values < 0, ~forgets, self._store.sightings.exist(tf.maximum(values, 0)))
+
+            kept = self._index.keep(stays, tf.reduce_sum(self._pool.sizes()) + candidates)
+            with tf.control_dependencies([kept, self._candidates.assign(candidates).op]):
+                return tf.constant(True)
 
     def _forget(self) -> tf.Operation:
-        emptied = self._index.replace(tf.zeros([0], tf.int64), tf.zeros([0], tf.int32))
+        emptied = self._index.keep(lambda values: tf.zeros_like(values, tf.bool), 0)
         return tf.group(emptied, self._pool.reset(), self._candidates.assign(0).op)
 
     def _count_all(self) -> list[tf.Tensor]:

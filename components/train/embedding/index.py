@@ -1,6 +1,7 @@
 """From a key to its slot: a hash table on a server, of TensorFlow's own kind."""
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -12,8 +13,8 @@ _START_BUCKETS = 2**16
 """Buckets at first: 0.8 MB. They double when full, each time in one call that takes about 20 ms per million keys."""
 _LOAD = 0.8
 """Buckets are doubled beyond this fill: 0.9 would save a tenth of the memory, and make a missing key cost ten probes."""
-_CHUNK = 2**16
-"""Keys inserted by one call: a call makes room for all its keys, whether they are new or not."""
+CHUNK = 2**16
+"""Keys that one call may insert: a call makes room for all its keys, whether they are new or not."""
 
 
 class KeyIndex:
@@ -42,41 +43,49 @@ class KeyIndex:
         """Sets the values of distinct keys."""
         return tf.raw_ops.LookupTableInsertV2(table_handle=self._table, keys=keys, values=values)
 
-    def entries(self, start: tf.Tensor | int = 0, end: tf.Tensor | int | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    def entries(self, start: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The keys, int64 [n], and values, int32 [n], of the buckets from `start` to `end`; while nobody inserts."""
-        # The export is the table's own memory, copied nowhere: every bucket, the empty ones included.
-        exported = tf.raw_ops.LookupTableExportV2(table_handle=self._table, Tkeys=tf.int64, Tvalues=tf.int32)
-        keys, values = (tf.reshape(part, [-1])[start:end] for part in exported)
-        used = tf.where((keys != EMPTY) & (keys != DELETED))[:, 0]
+        keys, values = (tf.reshape(part, [-1])[start:end] for part in self._export())
+        used = tf.where(_in_use(keys))[:, 0]
         return tf.gather(keys, used), tf.gather(values, used)
 
     def buckets(self) -> tf.Tensor:
-        """int64 scalar."""
-        keys, _ = tf.raw_ops.LookupTableExportV2(table_handle=self._table, Tkeys=tf.int64, Tvalues=tf.int32)
-        return tf.shape(keys, tf.int64)[0]
+        """int32 scalar."""
+        return tf.shape(self._export()[0])[0]
 
-    def replace(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Operation:
-        """Makes these the only entries, with as many buckets as they need; for a time when nobody finds or inserts.
+    def keep(self, wanted: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor | int) -> tf.Operation:
+        """Makes the table anew of the entries whose values, int32 [n], are `wanted`, bool [n]: `count` entries in all.
 
-        Taking single keys out would leave marks that searches must pass, and that an insert may take for the key's place
-        though the key stands further on.
+        For a time when nobody finds or inserts. Taking single keys out of TensorFlow's table would leave marks, which searches
+        must pass, and which an insert may take for the key's place though the key stands further on.
         """
-        count = tf.size(keys)
-        needed = tf.math.log(tf.cast(count + _CHUNK, tf.float64) / _LOAD) / math.log(2.0)
+        old = [tf.reshape(part, [-1]) for part in self._export()]
+        needed = tf.math.log(tf.cast(count + CHUNK, tf.float64) / _LOAD) / math.log(2.0)
         buckets = tf.maximum(tf.bitwise.left_shift(1, tf.cast(tf.math.ceil(needed), tf.int32)), _START_BUCKETS)
-        with tf.control_dependencies([keys, values]):
-            cleared = tf.raw_ops.LookupTableImportV2(
+        with tf.control_dependencies(old):
+            emptied = tf.raw_ops.LookupTableImportV2(
                 table_handle=self._table,
                 keys=_of_unknown_shape(tf.fill([buckets, 1], tf.constant(EMPTY, tf.int64))),
                 values=_of_unknown_shape(tf.zeros([buckets, 1], tf.int32)),
             )
 
-        def insert(start: tf.Tensor) -> tf.Tensor:
-            with tf.control_dependencies([self.insert(keys[start : start + _CHUNK], values[start : start + _CHUNK])]):
-                return start + _CHUNK
+        def move(start: tf.Tensor) -> tf.Tensor:
+            keys, values = (part[start : start + CHUNK] for part in old)
+            kept = tf.where(_in_use(keys) & wanted(values))[:, 0]
+            with tf.control_dependencies([self.insert(tf.gather(keys, kept), tf.gather(values, kept))]):
+                return start + CHUNK
 
-        with tf.control_dependencies([cleared]):
-            return tf.while_loop(lambda start: start < count, insert, [tf.constant(0)], parallel_iterations=1)[0].op
+        with tf.control_dependencies([emptied]):
+            every = tf.size(old[0])
+            return tf.while_loop(lambda start: start < every, move, [tf.constant(0)], parallel_iterations=1)[0].op
+
+    def _export(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The table's own memory, copied nowhere: each bucket's key, int64 [buckets, 1], and value, int32 [buckets, 1]."""
+        return tf.raw_ops.LookupTableExportV2(table_handle=self._table, Tkeys=tf.int64, Tvalues=tf.int32)
+
+
+def _in_use(keys: tf.Tensor) -> tf.Tensor:
+    return (keys != EMPTY) & (keys != DELETED)
 
 
 def _of_unknown_shape(tensor: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,8 @@ from paraserve.components.train.embedding.slots import reserved_variable
 _ONE = 2**32
 """What one sighting adds to the packed number."""
 _LOW = _ONE - 1
+_NONE = -1
+"""No key: 2^32 - 1 sightings, the last at step 2^32 - 1."""
 
 
 class Sightings:
@@ -29,8 +31,7 @@ class Sightings:
         news = tf.cast(counts, tf.int64) * _ONE + tf.cast(step, tf.int64)
 
         def section() -> tf.Tensor:
-            old = tf.raw_ops.ResourceGather(resource=self._packed.handle, indices=slots, dtype=tf.int64)
-            with tf.control_dependencies([self._scatter(slots, (old & ~_LOW) + news)]):
+            with tf.control_dependencies([self._scatter(slots, (self._gather(slots) & ~_LOW) + news)]):
                 return tf.zeros([])
 
         return self._mutex.held(section).op
@@ -41,8 +42,19 @@ class Sightings:
 
     def read(self, slots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Frequency and last step of slots, both int64 [n]."""
-        packed = tf.raw_ops.ResourceGather(resource=self._packed.handle, indices=slots, dtype=tf.int64)
+        packed = self._gather(slots)
         return tf.bitwise.right_shift(packed, tf.constant(32, tf.int64)) & _LOW, packed & _LOW
+
+    def clear(self, slots: tf.Tensor) -> tf.Operation:
+        """Marks slots, int32 [n], as those of no key."""
+        return self._scatter(slots, tf.fill(tf.shape(slots), tf.constant(_NONE, tf.int64)))
+
+    def exist(self, slots: tf.Tensor) -> tf.Tensor:
+        """bool [n]: whether slots, int32 [n], that were once written were not cleared since."""
+        return self._gather(slots) != _NONE
+
+    def _gather(self, slots: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.ResourceGather(resource=self._packed.handle, indices=slots, dtype=tf.int64)
 
     def _scatter(self, slots: tf.Tensor, packed: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceScatterUpdate(resource=self._packed.handle, indices=slots, updates=packed)

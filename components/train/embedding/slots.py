@@ -38,7 +38,7 @@ def ranks(tables: tf.Tensor, wants: tf.Tensor, count: int) -> tuple[tf.Tensor, t
 class SlotPool:
     """The taken and free slots of one server, on the device of the scope that it is made in.
 
-    Its methods run on that device, `take` and `give_back` under a lock.
+    Its methods run on that device, those that change it under a lock or while nobody else does.
     """
 
     def __init__(self, ranges: SlotRanges):
@@ -82,12 +82,19 @@ class SlotPool:
         with tf.control_dependencies(counted):
             return tf.identity(slots), has
 
-    def give_back(self, slots: tf.Tensor) -> tf.Operation:
-        """Frees slots, int32 [n], distinct and in use."""
-        tables = self.tables_of(slots)
-        rank, freed = ranks(tables, tf.ones_like(tables, tf.bool), self._ranges.tables)
-        free = self._free.read_value()
-        places = tf.gather(tf.constant(self._ranges.offsets) + free, tables) + rank
+    def reached(self, table: int) -> tf.Tensor:
+        """int32 [n]: the slots of a table that are or were taken."""
+        first = int(self._ranges.offsets[table])
+        return tf.range(first, first + self._reached.read_value()[table])
+
+    def give_back(self, table: int, slots: tf.Tensor) -> tf.Operation:
+        """Frees slots of a table, int32 [n], distinct and in use."""
+        first = int(self._ranges.offsets[table]) + self._free.read_value()[table]
+        places = tf.range(first, first + tf.size(slots))
         stacked = tf.raw_ops.ResourceScatterUpdate(resource=self._stack.handle, indices=places, updates=slots)
         with tf.control_dependencies([stacked]):
-            return self._free.assign_add(freed).op
+            return self._free.assign_add(tf.one_hot(table, self._ranges.tables, tf.size(slots), dtype=tf.int32)).op
+
+    def reset(self) -> tf.Operation:
+        """Frees all slots."""
+        return tf.group(*(part.assign(tf.zeros_like(part)).op for part in (self._reached, self._free)))

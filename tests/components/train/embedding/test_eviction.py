@@ -1,5 +1,7 @@
 """Which keys are to go."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -23,29 +25,24 @@ def test_only_tables_with_a_policy_by_fill_shrink_and_only_when_nearly_full() ->
 
 def test_each_policy_chooses_by_its_own_figure() -> None:
     rng = np.random.default_rng(0)
-    table = rng.integers(-1, 4, 400).astype(np.int32)  # -1: a key without a row
-    frequency, seen = rng.integers(1, 30, 400), rng.integers(0, 100, 400)
+    frequency, seen, taken = rng.integers(1, 30, 400), rng.integers(0, 100, 400), rng.random(400) < 0.7
 
-    gone = victims(
-        TABLES,
-        tf.constant([11, 7, 0, 0]),
-        tf.constant(table),
-        tf.constant(frequency),
-        tf.constant(seen),
-        tf.constant(100, tf.int64),
-    ).numpy()
+    recent, frequent, short = (chosen(table, 11, frequency, seen, taken) for table in TABLES[:3])
 
-    for number, (figure, count) in enumerate([(seen, 11), (frequency, 7)]):
-        mine = table == number
-        assert (gone & mine).sum() == count
-        assert figure[gone & mine].max() <= figure[~gone & mine].min()
-    np.testing.assert_array_equal(gone[table == 2], seen[table == 2] < 90)
-    assert not gone[(table == 3) | (table == -1)].any()
+    for gone, figure in ((recent, seen), (frequent, frequency)):
+        assert gone.sum() == 11
+        assert not (gone & ~taken).any()
+        assert figure[gone].max() <= figure[taken & ~gone].min()
+    np.testing.assert_array_equal(short, taken & (seen < 90))
 
 
 def test_of_equals_exactly_as_many_go_as_must() -> None:
-    same = tf.ones(50, tf.int64)
+    same = np.ones(50, np.int64)
 
-    gone = victims(TABLES[:1], tf.constant([20]), tf.zeros(50, tf.int32), same, same, tf.constant(2, tf.int64))
+    assert chosen(TABLES[0], 20, same, same, same == 1).sum() == 20
+    assert chosen(TABLES[1], 50, same, same, same == 1).all()
 
-    assert gone.numpy().sum() == 20
+
+def chosen(table: TableLimits, excess: int, frequency: Any, seen: Any, taken: Any) -> Any:
+    parts = (tf.constant(part) for part in (frequency, seen, taken))
+    return victims(table, tf.constant(excess), *parts, tf.constant(100, tf.int64)).numpy()

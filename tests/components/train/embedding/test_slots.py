@@ -22,8 +22,12 @@ def test_no_slot_is_given_twice_and_no_table_passes_its_limit() -> None:
     ranges = SlotRanges.of([TableLimits(name=n, max_keys=k) for n, k in (("a", 30), ("b", 7), ("c", 100))], 1, 1)
     pool, rng = SlotPool(ranges), np.random.default_rng(0)
     take = tf.function(pool.take, reduce_retracing=True)
-    give_back = tf.function(lambda slots: (pool.give_back(slots), tf.constant(0))[1], reduce_retracing=True)
+    give_back = [
+        tf.function(lambda slots, table=table: (pool.give_back(table, slots), tf.constant(0))[1], reduce_retracing=True)
+        for table in range(3)
+    ]
     used: dict[int, int] = {}
+    ends = ranges.offsets + ranges.limits
     refused = reused = 0
     seen: set[int] = set()
     for _ in range(60):
@@ -43,7 +47,9 @@ def test_no_slot_is_given_twice_and_no_table_passes_its_limit() -> None:
         seen |= new.keys()
         assert pool.tables_of(tf.constant(list(used), tf.int32)).numpy().tolist() == list(used.values())
         gone = [slot for slot in used if rng.random() < 0.15]
-        give_back(tf.constant(gone, tf.int32))
+        for table in range(3):
+            give_back[table](tf.constant([slot for slot in gone if used[slot] == table], tf.int32))
+            assert set(pool.reached(table).numpy()) == {slot for slot in seen if ranges.offsets[table] <= slot < ends[table]}
         for slot in gone:
             del used[slot]
         assert pool.sizes().numpy().tolist() == np.bincount(list(used.values()), minlength=3).tolist()
