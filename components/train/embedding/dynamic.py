@@ -87,7 +87,7 @@ class DynamicShard:
             # With no key unknown, which is nearly always, nobody waits for a lock here.
             slots = tf.cond(
                 tf.reduce_min(values) < 0,
-                lambda: self._resolve(values, keys, tf.cast(tables, tf.int32), tf.cast(counts, tf.int32)),
+                lambda: self._resolved(values, keys, tf.cast(tables, tf.int32), tf.cast(counts, tf.int32)),
                 lambda: values,
             )
             self.touch(slots, counts, step)
@@ -198,8 +198,11 @@ class DynamicShard:
         return [inserted, self._candidates.assign_add(change).op]
 
     def _trace(self) -> None:
-        """Makes the coordinator's functions now, while every server is alive: tracing registers a function with each."""
+        """Makes the functions now, while every server is alive: tracing registers a function with each."""
         number, slots, keys = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)
+        # Not inlined: where no key is unknown, its operations would still be passed over one by one in every step.
+        resolve = tf.function(self._resolve, autograph=False, experimental_attributes={"_noinline": True})
+        self._resolved = resolve.get_concrete_function(slots, keys, slots, slots)
         state = self._store.signature()
         self._traced = {
             "evict": self._concrete(self._evict, number),
