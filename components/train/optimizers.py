@@ -16,7 +16,7 @@ under a mutex of their table, so that racing workers lose no update, whatever th
       ResourceSparseApplyFtrl 2.80         Ftrl 1.69
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,14 +48,36 @@ class Slot:
     """One number a row, shape [rows]; else the shape of the variable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slotted:
-    """A variable and its optimizer slots, all on one device. Make it in eager mode, and once for each variable."""
+class Variable(Protocol):
+    """What an optimizer needs of a variable."""
+
+    @property
+    def handle(self) -> tf.Tensor: ...
+
+    @property
+    def shape(self) -> tf.TensorShape: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """A variable and its optimizer slots, all on one device, that one worker alone changes."""
+
+    variable: Variable
+    slots: Mapping[str, Variable] = field(default_factory=dict)
+    mutex: Mutex | None = field(default=None, init=False)
+    """Held, on the variable's device, by whoever changes rows, where several may."""
+
+    def handles(self, slots: Sequence[Slot]) -> list[tf.Tensor]:
+        """The variable's, then the slots'."""
+        return [self.variable.handle, *(self.slots[slot.name].handle for slot in slots)]
+
+
+@dataclass(frozen=True)
+class Slotted(Target):
+    """The same on a server. Make it in eager mode, and once for each variable."""
 
     variable: tf.Variable
-    slots: dict[str, tf.Variable] = field(default_factory=dict)
-    mutex: Mutex = field(init=False)
-    """Held, on the variable's device, by whoever changes rows."""
+    slots: Mapping[str, tf.Variable] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         with tf.device(self.variable.handle.device):
@@ -66,12 +88,14 @@ class Optimizer(Protocol):
     """How a gradient changes a variable and its slots, by ops on the device of the caller's `tf.device` scope."""
 
     slots: tuple[Slot, ...]
+    idle_at_zero: bool
+    """Whether `apply_dense` changes nothing where the gradient is 0, and is `apply_rows` elsewhere."""
 
-    def apply_dense(self, target: Slotted, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply_dense(self, target: Target, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Applies `gradient`, float32 in the variable's shape, at `step`, int64, the run's steps before this one."""
 
     def apply_rows(
-        self, target: Slotted, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+        self, target: Target, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> None:
         """Applies `gradient`, float32 [n, width], to the distinct rows `rows`, int32 or int64 [n], of one [rows, width].
 
@@ -85,14 +109,15 @@ class Sgd:
     """w -= lr g."""
 
     slots: tuple[Slot, ...] = ()
+    idle_at_zero = True
 
-    def apply_dense(self, target: Slotted, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply_dense(self, target: Target, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         tf.raw_ops.ResourceApplyGradientDescent(
             var=target.variable.handle, alpha=learning_rate, delta=gradient, use_locking=True
         )
 
     def apply_rows(
-        self, target: Slotted, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+        self, target: Target, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> None:
         change = learning_rate * gradient
         _update(target, self.slots, rows, (change,), lambda weights: (weights - change,))
@@ -102,12 +127,13 @@ class Adagrad:
     """a += g^2; w -= lr g / (sqrt(a) + epsilon) (Duchi, Hazan and Singer, 2011)."""
 
     slots: tuple[Slot, ...] = (Slot("accumulator", ADAGRAD_START),)
+    idle_at_zero = True
 
-    def apply_dense(self, target: Slotted, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply_dense(self, target: Target, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         _apply_dense_adagrad(target, self.slots[0], gradient, learning_rate, ADAGRAD_EPSILON)
 
     def apply_rows(
-        self, target: Slotted, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+        self, target: Target, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> None:
         squares, change = tf.square(gradient), learning_rate * gradient
 
@@ -128,15 +154,16 @@ class RowwiseAdagrad:
     """
 
     slots: tuple[Slot, ...] = (Slot("row_accumulator", ROWWISE_START, per_row=True),)
+    idle_at_zero = False
 
-    def apply_dense(self, target: Slotted, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply_dense(self, target: Target, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         if target.variable.shape.rank < 2:
             _apply_dense_adagrad(target, self.slots[0], gradient, learning_rate, ROWWISE_EPSILON)
         else:
             self.apply_rows(target, tf.range(target.variable.shape[0]), gradient, learning_rate, step)
 
     def apply_rows(
-        self, target: Slotted, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+        self, target: Target, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> None:
         inside = list(range(1, gradient.shape.rank))
         squares, change = tf.reduce_mean(tf.square(gradient), axis=inside), learning_rate * gradient
@@ -157,8 +184,9 @@ class LazyAdam:
     """
 
     slots: tuple[Slot, ...] = (Slot("momentum", 0.0), Slot("velocity", 0.0))
+    idle_at_zero = False
 
-    def apply_dense(self, target: Slotted, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply_dense(self, target: Target, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         power_1, power_2 = _powers(step)
         tf.raw_ops.ResourceApplyAdam(
             var=target.variable.handle,
@@ -175,7 +203,7 @@ class LazyAdam:
         )
 
     def apply_rows(
-        self, target: Slotted, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+        self, target: Target, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> None:
         power_1, power_2 = _powers(step)
         rate = learning_rate * tf.sqrt(1 - power_2) / (1 - power_1)
@@ -199,12 +227,13 @@ class Ftrl:
     """
 
     slots: tuple[Slot, ...] = (Slot("accumulator", ADAGRAD_START), Slot("linear", 0.0))
+    idle_at_zero = False
 
-    def apply_dense(self, target: Slotted, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply_dense(self, target: Target, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         _apply_dense_adagrad(target, self.slots[0], gradient, learning_rate, ADAGRAD_EPSILON)
 
     def apply_rows(
-        self, target: Slotted, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+        self, target: Target, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> None:
         squares, change, bound = tf.square(gradient), learning_rate * gradient, learning_rate * FTRL_L1
 
@@ -241,14 +270,14 @@ def _slot(slot: Slot, variable: tf.Variable) -> tf.Variable:
 
 
 def _update(
-    target: Slotted,
+    target: Target,
     slots: Sequence[Slot],
     rows: tf.Tensor,
     inputs: Sequence[tf.Tensor],
     updated: Callable[..., Sequence[tf.Tensor]],
 ) -> None:
     """Sets rows of the variable and its slots to what `updated` makes of them; nobody else changes them meanwhile."""
-    handles = [target.variable.handle, *(target.slots[slot.name].handle for slot in slots)]
+    handles = target.handles(slots)
 
     def section() -> tf.Operation:
         old = [tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=tf.float32) for handle in handles]
@@ -261,10 +290,27 @@ def _update(
 
     # What comes from the worker is there before the lock is taken: nobody waits for a slow worker.
     with tf.control_dependencies([rows, *inputs]):
-        target.mutex.held(section)
+        if target.mutex is None:
+            section()
+        else:
+            target.mutex.held(section)
 
 
-def _apply_dense_adagrad(target: Slotted, slot: Slot, gradient: tf.Tensor, learning_rate: tf.Tensor, epsilon: float) -> None:
+def add_rows(target: Target, slots: Sequence[Slot], rows: tf.Tensor, changes: Sequence[tf.Tensor]) -> None:
+    """Adds changes to distinct rows of the variable and its slots: what a worker's own steps made of its copies."""
+    _update(target, slots, rows, changes, lambda *old: [part + change for part, change in zip(old, changes, strict=True)])
+
+
+def apply_held(optimizer: Optimizer, target: Target, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    """Applies a gradient, float32 [n, width], to all rows of a worker's copy; rows of zeros stay as they are."""
+    if optimizer.idle_at_zero:
+        optimizer.apply_dense(target, gradient, learning_rate, step)
+        return
+    touched = tf.where(tf.reduce_any(tf.not_equal(gradient, 0.0), axis=1))[:, 0]
+    optimizer.apply_rows(target, touched, tf.gather(gradient, touched), learning_rate, step)
+
+
+def _apply_dense_adagrad(target: Target, slot: Slot, gradient: tf.Tensor, learning_rate: tf.Tensor, epsilon: float) -> None:
     tf.raw_ops.ResourceApplyAdagradV2(
         var=target.variable.handle,
         accum=target.slots[slot.name].handle,

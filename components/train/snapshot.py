@@ -1,32 +1,30 @@
-"""Snapshots: the whole state of a training run, addressed by row, so that any number of servers restores it.
+"""Snapshots: the whole state of a training run, addressed by key or row, so that any number of servers restores it.
 
-    SNAPSHOTS/RUN/epoch-0003/dense.npz            the model's variables and their optimizer slots
-    SNAPSHOTS/RUN/epoch-0003/embedding-16-0.npz   rows from a start on: weights and slots
-    SNAPSHOTS/RUN/epoch-0003/manifest.json        what it is, and every file's digest; written last
+    SNAPSHOTS/RUN/epoch-0003/dense.npz                        the network's weights, their optimizer slots, its state
+    SNAPSHOTS/RUN/epoch-0003/embedding-16-00000.npz           static rows from a start on: weights and slots
+    SNAPSHOTS/RUN/epoch-0003/embedding-16-dynamic-00000.npz   keys with their rows: weights, slots, frequency, last step
+    SNAPSHOTS/RUN/epoch-0003/manifest.json                    what it is, and every file's digest; written last
 
-Taken between epochs, while no worker runs.
+Taken while no worker runs.
 """
 
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from paraserve.components import storage
-from paraserve.components.train.embedding.table import Stack
-from paraserve.components.train.step import Trainer
+from paraserve.components.train.embedding import state
+from paraserve.components.train.trainer import Trainer
 
 MANIFEST = "manifest.json"
-FORMAT = 1
-CHUNK_BYTES = 64 << 20
-"""Rows travel and are stored in chunks of about this size."""
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +42,8 @@ class Snapshot:
     """For each epoch its figures (loss, auc, eval_loss, eval_auc) and its `snapshot`'s place, in whichever run it was taken."""
     finished: bool
     """Whether training ended with this epoch."""
+    done: tuple[str, ...]
+    """Files of the shards that were trained of the next epoch; empty between epochs."""
     files: Mapping[str, str]
     """File name to sha256."""
 
@@ -59,15 +59,19 @@ def epoch_place(folder: str, epoch: int) -> str:
     return storage.join(folder, f"epoch-{epoch:04d}")
 
 
+def partial_place(folder: str, epoch: int, shards: int) -> str:
+    """Where it keeps one that was taken after `epoch` epochs and so many shards of the next."""
+    return storage.join(folder, f"epoch-{epoch:04d}-shards-{shards:06d}")
+
+
 def write(snapshot: Snapshot, trainer: Trainer) -> Snapshot:
     """Writes the trainer's state to `snapshot.place`, and returns the snapshot with its files' digests."""
     with tempfile.TemporaryDirectory(prefix="paraserve-snapshot-") as name, storage.explained(snapshot.place):
         folder = Path(name)
-        _save(folder / "dense.npz", {n: v.numpy() for n, v in trainer.dense_arrays()})
-        for stack in trainer.stacks:
-            for number, (start, stop) in enumerate(_chunks(stack)):
-                arrays = {part: _read_rows(stack, part, start, stop) for part in _parts(stack)}
-                _save(folder / f"{stack.layout.name}-{number}.npz", {"start": np.asarray(start), **arrays})
+        _save(folder / "dense.npz", trainer.dense.arrays())
+        for group in trainer.groups:
+            for number, piece in enumerate(state.pieces(group)):
+                _save(folder / f"{group.layout.name}-{number:05d}.npz", piece)
         digests = {path.name: storage.sha256_of(path) for path in sorted(folder.iterdir())}
         written = dataclasses.replace(snapshot, files=digests)
         content = {"format": FORMAT, **dataclasses.asdict(written)}
@@ -85,7 +89,7 @@ def read_manifest(place: str) -> Snapshot:
         raise ValueError(f"there is no snapshot at {place} (no {MANIFEST}); name a folder such as .../epoch-0003") from error
     if (found := content.pop("format", None)) != FORMAT:
         raise ValueError(f"the snapshot at {place} has format {found}; this version reads {FORMAT}")
-    content["history"] = tuple(content["history"])
+    content |= {name: tuple(content[name]) for name in ("history", "done")}
     return Snapshot(place=place, **content)
 
 
@@ -101,7 +105,7 @@ def check_fits(snapshot: Snapshot, settings: Mapping[str, Any], spec_digest: str
     """Raises ValueError when the snapshot is of another spec, model or optimizer than those asked for."""
     if snapshot.spec_digest != spec_digest:
         raise ValueError(f"the snapshot at {snapshot.place} was taken with another feature spec; use that spec, or start anew")
-    for name in ("model", "hidden_units", "optimizer"):
+    for name in ("model", "hidden_units", "optimizer", "dense_optimizer"):
         if snapshot.settings[name] != settings[name]:
             raise ValueError(
                 f"the snapshot at {snapshot.place} has {name} '{snapshot.settings[name]}', this run '{settings[name]}'; "
@@ -118,59 +122,12 @@ def restore(snapshot: Snapshot, trainer: Trainer) -> None:
                     f"the snapshot at {snapshot.place} is damaged: {name} is missing or changed; resume from another"
                 )
         with np.load(folder / "dense.npz") as arrays:
-            for name, variable in trainer.dense_arrays():
-                variable.assign(arrays[name])
-        for stack in trainer.stacks:
-            for path in folder.glob(f"{stack.layout.name}-*.npz"):
+            trainer.dense.assign(dict(arrays))
+        for group in trainer.groups:
+            for path in sorted(folder.glob(f"{group.layout.name}-[0-9]*.npz")):
                 with np.load(path) as arrays:
-                    for part in _parts(stack):
-                        _write_rows(stack, part, int(arrays["start"]), arrays[part])
+                    state.restore(group, dict(arrays))
 
 
 def _save(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     np.savez(path, allow_pickle=False, **arrays)
-
-
-def _parts(stack: Stack) -> list[str]:
-    return ["weights", *stack.shards[0].slots]
-
-
-def _variable(stack: Stack, part: str, server: int) -> tf.Variable:
-    shard = stack.shards[server]
-    return shard.variable if part == "weights" else shard.slots[part]
-
-
-def _chunks(stack: Stack) -> Iterator[tuple[int, int]]:
-    size = max(1, CHUNK_BYTES // (4 * stack.layout.width))
-    for start in range(0, stack.layout.rows, size):
-        yield start, min(start + size, stack.layout.rows)
-
-
-def _held(stack: Stack, server: int, start: int, stop: int) -> tuple[slice, slice]:
-    """Of rows `start` to `stop`, those that a server holds: where in the chunk, and where on the server."""
-    servers = len(stack.shards)
-    first = start + (server - start) % servers
-    count = len(range(first, stop, servers))
-    return slice(first - start, stop - start, servers), slice(first // servers, first // servers + count)
-
-
-def _read_rows(stack: Stack, part: str, start: int, stop: int) -> npt.NDArray[np.float32]:
-    chunk = np.empty((stop - start, stack.layout.width), np.float32)
-    for server in range(len(stack.shards)):
-        ours, theirs = _held(stack, server, start, stop)
-        chunk[ours] = _variable(stack, part, server)[theirs].numpy()
-    return chunk
-
-
-def _write_rows(stack: Stack, part: str, start: int, chunk: npt.NDArray[np.float32]) -> None:
-    for server in range(len(stack.shards)):
-        ours, theirs = _held(stack, server, start, start + len(chunk))
-        variable = _variable(stack, part, server)
-        with tf.device(variable.device):
-            rows = tf.range(theirs.start, theirs.stop)
-            tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=chunk[ours])
-
-
-def read_stack(stack: Stack) -> npt.NDArray[np.float32]:
-    """All weights of a stack in order of rows: float32 [rows, width]."""
-    return np.concatenate([_read_rows(stack, "weights", start, stop) for start, stop in _chunks(stack)])

@@ -4,14 +4,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from paraserve.components.train.embedding.table import Stack
-from paraserve.components.train.step import Trainer
+from paraserve.components.train.embedding import state
+from paraserve.components.train.exchanged import Exchanged
+from paraserve.components.train.trainer import Trainer
 
 SAMPLE_ROWS = 10_000
-"""Rows of a stack that go into its histogram."""
+"""Rows of a group that go into its histogram."""
 
 
 class Telemetry:
@@ -40,8 +42,8 @@ class Telemetry:
             tf.summary.scalar("train/loss", loss)
             tf.summary.scalar("train/learning_rate", learning_rate)
 
-    def epoch(self, epoch: int, step: int, figures: Mapping[str, float], trainer: Trainer) -> None:
-        """An epoch is trained and evaluated."""
+    def epoch(self, epoch: int, step: int, figures: Mapping[str, float], exchanged: Exchanged, trainer: Trainer) -> None:
+        """An epoch is trained and evaluated; `exchanged` are its exchanges."""
         self._bar.write(
             f"epoch {epoch}: log loss {figures['loss']:.4f}, AUC {figures['auc']:.4f}; "
             f"on eval {figures['eval_loss']:.4f}, {figures['eval_auc']:.4f}"
@@ -50,13 +52,20 @@ class Telemetry:
             tf.summary.scalar("train/auc", figures["auc"])
             tf.summary.scalar("eval/loss", figures["eval_loss"])
             tf.summary.scalar("eval/auc", figures["eval_auc"])
-            for variable in trainer.model.trainable_variables:
+            for variable in trainer.local_model().trainable_variables:
                 tf.summary.histogram(f"model/{variable.name}", variable)
-            for stack in trainer.stacks:
-                tf.summary.histogram(f"{stack.layout.name}/rows", _sample(stack))
+            for group in trainer.groups:
+                tf.summary.histogram(f"{group.layout.name}/rows", state.sample(group, SAMPLE_ROWS))
+            self._exchanged(exchanged)
         self._writer.flush()
 
-
-def _sample(stack: Stack) -> tf.Tensor:
-    each = SAMPLE_ROWS // len(stack.shards)
-    return tf.concat([shard.variable[:each] for shard in stack.shards], axis=0)
+    def _exchanged(self, exchanged: Exchanged) -> None:
+        for name, value in exchanged.figures().items():
+            tf.summary.scalar(f"exchange/{name}", value)
+        for table, ways in exchanged.bytes_by_table().items():
+            for way, count in ways.items():
+                tf.summary.scalar(f"bytes_{way}/{table}", count)
+        # As many of each as there were, up to a number that a histogram is none the worse for.
+        counts = exchanged.staleness
+        shares = np.ceil(counts * min(1.0, SAMPLE_ROWS / max(int(counts.sum()), 1))).astype(np.int64)
+        tf.summary.histogram("exchange/staleness", np.repeat(np.arange(len(counts)), shares))

@@ -4,7 +4,7 @@ All tables of one dimension and kind are a *group* with rows of one width, so th
 group. A batch's ids of a group stand one after the other: its categorical columns, column by column, then each list's items.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +75,7 @@ class GroupLayout:
         return np.array([numbers[column.table] for column in columns], np.int32)
 
     def places(self, ids: tf.Tensor, spec: FeatureSpec) -> "Places":
-        """Where a batch's ids, int64 [examples, spec.id_width], belong; a list's padding belongs nowhere."""
+        """Where ids, int64 [examples, spec.id_width], belong; a list's padding belongs nowhere."""
         numbers, tables, segments = [], [], []
         if self.categorical:
             block = self._numbers(_columns(ids, [spec.id_slices[c.name].start for c in self.categorical]), self.categorical)
@@ -109,7 +109,7 @@ class GroupLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """What a batch wants of a group, place after place."""
+    """What examples want of a group, place after place."""
 
     layout: GroupLayout
     examples: tf.Tensor
@@ -121,20 +121,58 @@ class Places:
     segments: Sequence[tf.Tensor]
     """For each list the example that each of its places belongs to: int64, rising."""
 
-    def values(self, rows: tf.Tensor, index: tf.Tensor) -> "GroupValues":
-        """The places' rows, from distinct rows, float32 [n, width], and which of them each place has, int32 [places]."""
-        columns, width = len(self.layout.categorical), self.layout.width
+    def indexed(self, index: tf.Tensor) -> "IndexedPlaces":
+        """With the number of each place's row among pulled ones, int32 [places]."""
+        columns = len(self.layout.categorical)
         sizes = [self.examples * columns, *(tf.size(segments) for segments in self.segments)]
         block, *lists = tf.split(index, tf.stack(sizes), num=len(sizes))
-        values = [tf.gather(rows, part) for part in lists]
-        if columns:
-            # Column after column: taking one column out of it is no copy.
-            values = [tf.gather(rows, tf.reshape(block, [columns, self.examples])), *values]
-        return GroupValues(layout=self.layout, values=values, segments=list(self.segments), examples=self.examples)
+        return IndexedPlaces(
+            layout=self.layout,
+            examples=self.examples,
+            block=tf.reshape(block, [columns, self.examples]),
+            lists=lists,
+            segments=self.segments,
+        )
 
-    def flat(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Gradients of `GroupValues.values`, as float32 [places, width]."""
+
+@dataclass(frozen=True, kw_only=True)
+class IndexedPlaces:
+    """Which of the pulled rows each place has."""
+
+    layout: GroupLayout
+    examples: tf.Tensor
+    block: tf.Tensor
+    """int32 [categorical columns, examples]."""
+    lists: Sequence[tf.Tensor]
+    """For each list int32 [places]."""
+    segments: Sequence[tf.Tensor]
+
+    def between(self, start: tf.Tensor, stop: tf.Tensor) -> "IndexedPlaces":
+        """Those of the examples from `start` up to `stop`, int32 scalars."""
+        lists, segments = [], []
+        for index, of_list in zip(self.lists, self.segments, strict=True):
+            first, last = tf.unstack(tf.searchsorted(of_list, tf.cast(tf.stack([start, stop]), tf.int64)))
+            lists.append(index[first:last])
+            segments.append(of_list[first:last] - tf.cast(start, tf.int64))
+        return IndexedPlaces(
+            layout=self.layout, examples=stop - start, block=self.block[:, start:stop], lists=lists, segments=segments
+        )
+
+    def flat(self) -> tf.Tensor:
+        """int32 [places]."""
+        return tf.concat([tf.reshape(self.block, [-1]), *self.lists], axis=0)
+
+    def flat_gradient(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Gradients of `values`, as float32 [places, width] in the order of `flat`."""
         return tf.concat([tf.reshape(gradient, [-1, self.layout.width]) for gradient in gradients], axis=0)
+
+    def values(self, rows: Callable[[tf.Tensor], tf.Tensor]) -> "GroupValues":
+        """The places' rows; `rows` gives those of numbers, int32 of any shape: float32 [..., width]."""
+        values = [rows(index) for index in self.lists]
+        if self.layout.categorical:
+            # Column after column: taking one column out of it is no copy.
+            values = [rows(self.block), *values]
+        return GroupValues(layout=self.layout, values=values, segments=list(self.segments), examples=self.examples)
 
 
 @dataclass(frozen=True, kw_only=True)
