@@ -63,6 +63,7 @@ def train_to_serve(  # type: ignore[no-untyped-def]
     epochs: int = 5,
     batch_size: int = 1024,
     optimizer: str = "adagrad",
+    dense_optimizer: str = "",
     learning_rate: float = 0.05,
     schedule: str = "constant",
     warmup_steps: int = 0,
@@ -75,6 +76,21 @@ def train_to_serve(  # type: ignore[no-untyped-def]
     patience: int = 2,
     workers: int = 2,
     parameter_servers: int = 2,
+    sharding: str = "hash",
+    partitioner: str = "fixed",
+    exchange_steps: int = 4,
+    overlap: bool = True,
+    compute_dtype: str = "float32",
+    pull_dtype: str = "float32",
+    push_dtype: str = "float32",
+    dense_compression: str = "none",
+    staleness_bound: int = 0,
+    staleness_action: str = "refuse",
+    nonfinite: str = "stop",
+    snapshot_shards: int = 0,
+    snapshot_seconds: float = 0.0,
+    serving_max_bytes: int = 0,
+    serving_dtype: str = "float32",
     seed: int = 0,
     resume_from: str = "",
     # evaluate
@@ -119,6 +135,7 @@ def train_to_serve(  # type: ignore[no-untyped-def]
         epochs: Passes over the train split, at most.
         batch_size: Examples in one step of a worker.
         optimizer: How weights are updated: adagrad, rowwise_adagrad, sgd, lazy_adam or ftrl.
+        dense_optimizer: The same for the dense layers' weights; empty for the embeddings' optimizer.
         learning_rate: Step size of the optimizer, before the schedule.
         schedule: How the learning rate moves: constant, exponential or cosine.
         warmup_steps: Steps over which the learning rate rises from 0.
@@ -131,6 +148,21 @@ def train_to_serve(  # type: ignore[no-untyped-def]
         patience: Epochs without a lower eval log loss before training stops; 0 never stops.
         workers: Training worker processes.
         parameter_servers: Processes that hold the embedding tables and weights.
+        sharding: How keys of dynamic tables are dealt to parameter servers: hash or range.
+        partitioner: How static tables are cut over the servers: fixed (over all) or min_size (no part below 256 KiB).
+        exchange_steps: Batches of a worker from one exchange with the servers to the next; 1 exchanges at each batch.
+        overlap: Whether pulls and pushes run while a worker computes.
+        compute_dtype: In which the layers compute: float32 or bfloat16.
+        pull_dtype: Of weights on their way to workers: float32, bfloat16 or float16.
+        push_dtype: Of gradients and changes on their way to servers: float32, bfloat16 or float16.
+        dense_compression: Of pushes of the dense layers: none, topk (the largest 1/32), or auto (the faster, measured).
+        staleness_bound: Steps that other workers may have added between a pull and its push; 0 for no bound.
+        staleness_action: At the bound: refuse what is too old, or hold workers back.
+        nonfinite: Gradients with NaN or infinite numbers: stop the run, or drop them and count.
+        snapshot_shards: Shards from one snapshot within an epoch to the next; 0 for none by this count.
+        snapshot_seconds: Seconds from one snapshot within an epoch to the next; 0 for none by this clock.
+        serving_max_bytes: Of the served model's tables: the most frequent keys' rows that fit; 0 for all.
+        serving_dtype: Of the served rows: float32, bfloat16 or int8.
         seed: Seed of the model's initial weights and of the order of the shards.
         resume_from: Checkpoint to start from, as a path or gs:// address; empty to start anew.
         min_auc: The gate's lowest AUC on the test split.
@@ -175,6 +207,7 @@ def train_to_serve(  # type: ignore[no-untyped-def]
             epochs=epochs,
             batch_size=batch_size,
             optimizer=optimizer,
+            dense_optimizer=dense_optimizer,
             learning_rate=learning_rate,
             schedule=schedule,
             warmup_steps=warmup_steps,
@@ -187,6 +220,21 @@ def train_to_serve(  # type: ignore[no-untyped-def]
             patience=patience,
             workers=workers,
             parameter_servers=parameter_servers,
+            sharding=sharding,
+            partitioner=partitioner,
+            exchange_steps=exchange_steps,
+            overlap=overlap,
+            compute_dtype=compute_dtype,
+            pull_dtype=pull_dtype,
+            push_dtype=push_dtype,
+            dense_compression=dense_compression,
+            staleness_bound=staleness_bound,
+            staleness_action=staleness_action,
+            nonfinite=nonfinite,
+            snapshot_shards=snapshot_shards,
+            snapshot_seconds=snapshot_seconds,
+            serving_max_bytes=serving_max_bytes,
+            serving_dtype=serving_dtype,
             seed=seed,
             resume_from=resume_from,
         )

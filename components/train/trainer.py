@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from paraserve.components.manifest import Manifest
+from paraserve.components.train.compression import FasterWay
 from paraserve.components.train.config import TrainConfig
 from paraserve.components.train.dense import DenseWeights
 from paraserve.components.train.embedding import state
@@ -54,6 +56,7 @@ class Trainer:
         self._calls = itertools.count()
         place, number = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
         ways = {"none": [False], "topk": [True], "auto": [False, True]}[config.dense_compression]
+        self._ways = FasterWay(ways)
         self._train = {
             compressed: tf.function(
                 functools.partial(self.functions.train, compressed=compressed), autograph=False
@@ -70,8 +73,7 @@ class Trainer:
         InvalidArgumentError for a shard that is damaged or of another layout, FloatingPointError when the loss or, unless
         `nonfinite` is drop, a gradient is not finite.
         """
-        call = next(self._calls)
-        compressed = next(iter(self._train))
+        call, compressed, start = next(self._calls), self._ways.choose(), time.monotonic()
         try:
             totals = self._train[compressed](tf.constant(path), tf.constant(first_step, tf.int64), tf.constant(call, tf.int64))
         except tf.errors.OpError:
@@ -79,6 +81,7 @@ class Trainer:
                 self.functions.permits.give_back_of(call)
             raise
         figures = {name: value.numpy() for name, value in totals.items()}
+        self._ways.took(compressed, time.monotonic() - start, int(figures["examples"]))
         self._check_finite(figures, path, first_step)
         return ShardResult(
             loss=float(figures.pop("loss")),
