@@ -2,15 +2,16 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint typecheck compile compile-check docs docs-check images bench-quality lock clean
+.PHONY: help setup demo test lint typecheck compile compile-check docs docs-check images bench-quality bench-train bench-train-short lock clean
 
 BIN := .venv/bin
 READY := .venv/ready
+TORCH := .cache/bench/torch/ready
 PYTEST_ARGS ?=
 export PYTHONUNBUFFERED := 1
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Make .venv with Python 3.11 and the locked packages (other targets do it when needed)
 
@@ -50,6 +51,17 @@ images: $(READY)  ## Build the container images and try them (podman; installed 
 
 bench-quality: $(READY)  ## Compare the demo model's quality with published figures, over three seeds
 	@$(BIN)/python benchmarks/quality.py
+
+bench-train: $(READY) $(TORCH)  ## Train against tf_keras and PyTorch on the same data and net: speed, bytes, quality (an hour)
+	@$(BIN)/python -m benchmarks.train
+
+bench-train-short: $(READY)  ## Show that the train benchmark runs, on tiny data; judges nothing
+	@$(BIN)/python -m benchmarks.train --short
+
+$(TORCH): pyproject.toml benchmarks/train/install-pytorch | $(READY)
+	@echo "installing PyTorch into .cache/bench (a minute)"
+	@benchmarks/train/install-pytorch
+	@touch $@
 
 lock: $(READY)  ## Resolve the dependencies anew into the lock files
 	@.dev/lock

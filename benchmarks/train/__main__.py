@@ -1,7 +1,7 @@
 """Trains the same net on the same data with ours and its peers in turn, and prints one table.
 
-python -m benchmarks.train             all rows, about half an hour; exit code 1 where a goal is not met
-python -m benchmarks.train --short     a few seconds each, for CI: shows that everything runs, and judges nothing
+python -m benchmarks.train             all rows, more than an hour; exit code 1 where a goal is not met
+python -m benchmarks.train --short     a few seconds each, for CI: shows that it runs, and judges nothing
 """
 
 import argparse
@@ -9,23 +9,24 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+from benchmarks.train import quality
 from benchmarks.train.contenders import Case, measure
 from benchmarks.train.data import Log
 from benchmarks.train.meter import Figures
-from benchmarks.train.rows import Row, cases, rows
+from benchmarks.train.rows import Measured, Row, judged_cases, rows, timed_cases
 from benchmarks.train.table import Report, one_line
 from benchmarks.train.workload import CACHE, Workload
 
 ROUNDS = 3
 SHORT_ROWS = 4
-"""Those that need ours and the peers, each once."""
+"""Those that need ours and each peer once."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="tiny data, one round, the first rows")
     parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose title contains TEXT")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often everything is measured (default: {ROUNDS})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often speed is measured (default: {ROUNDS})")
     arguments = parser.parse_args()
     base = _short() if arguments.short else Workload()
     wanted = [row for row in rows(base) if arguments.only in row.title]
@@ -48,20 +49,34 @@ def _short() -> Workload:
 
 
 def _run(base: Workload, wanted: Sequence[Row], rounds: int) -> Report:
-    """Measures every case once in each round, forth and back, so that a drift of the machine meets both sides of a ratio."""
-    possible: list[Case] = []
-    left_out = {}
-    for case in cases(wanted):
-        if why := case.obstacle():
+    possible, left_out = [], {}
+    for case in timed_cases(wanted):
+        if why := case.obstacle:
             left_out[case.title] = why
         else:
             possible.append(case)
-    figures: dict[str, list[Figures]] = {case.title: [] for case in possible}
+    measured = Measured(
+        rounds=_timed(possible, rounds),
+        planted={case.title: _judged(case) for case in judged_cases(wanted)},
+        movielens=quality.movielens() if any(row.movielens for row in wanted) else {},
+    )
+    return Report(base=base, rows=wanted, measured=measured, left_out=left_out)
+
+
+def _timed(cases: Sequence[Case], rounds: int) -> dict[str, list[Figures]]:
+    """Measures every case once in each round, forth and back, so that a drift of the machine meets both sides of a ratio."""
+    figures: dict[str, list[Figures]] = {case.title: [] for case in cases}
     for number in range(rounds):
-        for case in possible if number % 2 == 0 else reversed(possible):
+        for case in cases if number % 2 == 0 else reversed(cases):
             figures[case.title].append(measured := measure(case))
             print(f"round {number + 1} of {rounds}: {one_line(case, measured)}", flush=True)
-    return Report(base=base, rows=wanted, cases=possible, rounds=figures, left_out=left_out)
+    return figures
+
+
+def _judged(case: Case) -> quality.Planted:
+    found = quality.planted(case.workload, case.settings)
+    print(f"quality: {case.title}: AUC {found.auc:.4f} of {found.bayes:.4f}", flush=True)
+    return found
 
 
 if __name__ == "__main__":

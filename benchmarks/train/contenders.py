@@ -1,24 +1,21 @@
-"""Starts contenders, each in a process and, where allowed, in network namespaces of its own."""
+"""Measures contenders, each in a process and, where allowed, in network namespaces of its own."""
 
+import dataclasses
+import importlib
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from benchmarks.train import network
+from benchmarks.train.child import call
 from benchmarks.train.meter import Figures
-from benchmarks.train.workload import CACHE, ROOT, Workload
+from benchmarks.train.workload import CACHE, Workload, pin
 
 OURS, STOCK, SINGLE, PYTORCH = "ours", "stock", "single", "pytorch"
 """Each is the module that runs it."""
 TORCH = CACHE / "torch"
 """Where the make target installs the dependency group `bench`, away from the product's packages."""
-TIMEOUT_SECONDS = 600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,15 +32,12 @@ class Case:
 
     @property
     def title(self) -> str:
-        said = [f"{key}={value}" for key, value in self.settings.items()]
-        base = Workload()
-        said += [
-            f"{f} {getattr(self.workload, f)}"
-            for f in ("batch_size", "dimension")
-            if getattr(self.workload, f) != getattr(base, f)
-        ]
-        return " ".join([self.name, *said, *([] if self.network == network.LOOPBACK else [self.network])])
+        """Tells cases apart."""
+        said = [*self.workload.differences(), *(f"{name} {value}" for name, value in self.settings.items())]
+        said += [] if self.network == network.LOOPBACK else [self.network]
+        return ", ".join([self.name, *said])
 
+    @property
     def obstacle(self) -> str | None:
         """What this machine lacks for it, and the remedy."""
         if self.name == PYTORCH and not TORCH.exists():
@@ -57,19 +51,20 @@ def measure(case: Case) -> Figures:
     """One measurement. Raises RuntimeError with the contender's last lines when it fails."""
     _ = case.workload.shards  # drawn before anything is timed
     prefix = network.prefix()
-    with tempfile.TemporaryDirectory(prefix="paraserve-bench-") as folder:
-        output = Path(folder) / "figures.json"
-        kind = case.network if prefix else network.SHARED
-        command = [*prefix, sys.executable, "-m", "benchmarks.train.contender", case.name, case.workload.to_json()]
-        ended = subprocess.run(
-            [*command, kind, json.dumps(dict(case.settings)), str(output)],
-            cwd=ROOT,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(TORCH) if case.name == PYTORCH else ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-        )
-        if not output.exists():
-            raise RuntimeError(f"{case.title} failed with exit code {ended.returncode}:\n{ended.stdout[-4000:]}")
-        return Figures(**json.loads(output.read_text()))
+    kind = case.network if prefix else network.SHARED
+    figures = call(
+        f"{__name__}:run",
+        *(case.name, case.workload.to_json(), kind, json.dumps(dict(case.settings))),
+        prefix=prefix,
+        python_path=str(TORCH) if case.name == PYTORCH else "",
+    )
+    return Figures(**figures)
+
+
+def run(name: str, workload: str, kind: str, settings: str) -> dict[str, Any]:
+    """Runs one contender in this process; its figures."""
+    wanted, changed = Workload.from_json(workload), json.loads(settings)
+    pin(wanted.cores)
+    contender = importlib.import_module(f"benchmarks.train.{name}")
+    figures = contender.run(wanted, network.build(kind), *([changed] if name == OURS else []))
+    return dataclasses.asdict(figures)

@@ -22,6 +22,8 @@ from paraserve.components.features.spec import FeatureSpec, parse_spec
 from paraserve.components.manifest import FILE, SPLITS, Manifest, Shard, Split, read_manifest
 from paraserve.components.records import Block, Layout, write_shard
 
+PRESENT = "present-*.records"
+"""Shards of a log with `present_keys`, beside those of the manifest."""
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 WEIGHT_SCALE, PAIR_SCALE, DENSE_SCALE, BIAS = 0.35, 0.6, 0.2, -1.2
@@ -52,15 +54,24 @@ class Log:
     """Ingest's default."""
     seed: int = 0
 
-    def spec(self, dimension: int) -> FeatureSpec:
-        """The feature spec, with embeddings of that dimension."""
+    present_keys: int = 0
+    """Distinct keys, at least those of all values, that the shards PRESENT hold, once each: they grow a dynamic table to that
+    size. 0 for no such shards."""
+
+    def spec(self, dimension: int, dynamic: bool) -> FeatureSpec:
+        """The feature spec, with a table for each column, large enough for its keys."""
+        size = {"max_keys": max(self.values, self.present_rows)} if dynamic else {"rows": self.values}
         return parse_spec(
             {
                 "label": {"column": "click", "positive_at_least": 1},
                 "dense": {f"d{i:02}": {} for i in range(self.dense)},
-                "categorical": {f"c{i:02}": {"dimension": dimension, "rows": self.values} for i in range(self.columns)},
+                "categorical": {f"c{i:02}": {"dimension": dimension, **size} for i in range(self.columns)},
             }
         )
+
+    @property
+    def present_rows(self) -> int:
+        return self.present_keys // self.columns
 
     def rows_of(self, split: str) -> int:
         return self.rows if split == "train" else self.held_out_rows
@@ -109,6 +120,15 @@ class Planted:
         labels = (rng.random(rows, np.float32) < truth).astype(np.float32)
         return Block(labels=labels, dense=dense, ids=_of_ranks(self.keys, ranks)), truth
 
+    def present(self, start: int, stop: int) -> Block:
+        """Examples that hold the keys `start` to `stop` of every column: its values, and beyond them some that no split has."""
+        rng = np.random.default_rng([self.log.seed, start])
+        keys = rng.integers(2**62, 2**63 - 1, (stop - start, self.log.columns))
+        known = self.keys[:, start:stop].T
+        keys[: len(known)] = known
+        dense = rng.standard_normal((stop - start, self.log.dense), np.float32)
+        return Block(labels=np.zeros(stop - start, np.float32), dense=dense, ids=keys)
+
     def _ranks(self, rng: np.random.Generator, rows: int) -> npt.NDArray[np.int64]:
         """Zipf ranks, int64 [rows, columns]; those beyond the values are drawn again."""
         ranks = rng.zipf(self.log.exponent, (rows, self.log.columns))
@@ -124,18 +144,18 @@ class Planted:
         return probabilities
 
 
-def packed_log(cache: Path, log: Log, dimension: int) -> Path:
-    """The folder of the packed data set, drawn unless `cache` has it. Data sets of other dimensions share its shards."""
+def packed_log(cache: Path, log: Log, dimension: int, dynamic: bool) -> Path:
+    """The folder of the packed data set, drawn unless `cache` has it. Data sets with other tables share its shards."""
     drawn = cache / "logs" / log.name
     if not (drawn / FILE).exists():
         shutil.rmtree(drawn, ignore_errors=True)
         drawn.mkdir(parents=True)
         (drawn / FILE).write_bytes(_draw(drawn, log).to_json())
-    folder = drawn / f"dimension-{dimension}"
+    folder = drawn / f"{'dynamic' if dynamic else 'static'}-{dimension}"
     if not (folder / FILE).exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        _link(drawn, folder, log.spec(dimension))
+        _link(drawn, folder, log.spec(dimension, dynamic))
     return folder
 
 
@@ -147,20 +167,13 @@ def bayes_auc(manifest: Manifest, split: str) -> float:
 
 def _draw(folder: Path, log: Log) -> Manifest:
     """Draws and writes the shards."""
-    planted, spec = Planted.of(log), log.spec(dimension=1)
+    planted, spec = Planted.of(log), log.spec(dimension=1, dynamic=False)
     splits, aucs = {}, {}
     for number, split in enumerate(SPLITS):
-        shards, labels, truths = [], [], []
-        for start in range(0, total := log.rows_of(split), log.shard_rows):
-            block, truth = planted.draw(min(log.shard_rows, total - start), (number, start))
-            path = folder / f"{split}-{start // log.shard_rows:05}.records"
-            write_shard(path, block, Layout.of(spec))
-            shards.append(Shard(file=path.name, rows=len(block), bytes=path.stat().st_size, sha256=storage.sha256_of(path)))
-            labels.append(block.labels)
-            truths.append(truth)
-        clicks = np.concatenate(labels)
-        splits[split] = Split(rows=total, positives=int(clicks.sum()), shards=tuple(shards))
-        aucs[split] = float(roc_auc_score(clicks, np.concatenate(truths)))
+        splits[split], aucs[split] = _draw_split(folder, planted, split, number)
+    for start in range(0, log.present_rows, log.shard_rows):
+        block = planted.present(start, min(start + log.shard_rows, log.present_rows))
+        write_shard(folder / PRESENT.replace("*", f"{start:09}"), block, Layout.of(spec))
     return Manifest(
         spec=spec,
         moments={},
@@ -175,12 +188,27 @@ def _draw(folder: Path, log: Log) -> Manifest:
     )
 
 
+def _draw_split(folder: Path, planted: Planted, split: str, seed: int) -> tuple[Split, float]:
+    """Draws and writes a split; returns it with its Bayes AUC."""
+    log, layout = planted.log, Layout.of(planted.log.spec(dimension=1, dynamic=False))
+    shards, labels, truths = [], [], []
+    for start in range(0, total := log.rows_of(split), log.shard_rows):
+        block, truth = planted.draw(min(log.shard_rows, total - start), (seed, start))
+        path = folder / f"{split}-{start // log.shard_rows:05}.records"
+        write_shard(path, block, layout)
+        shards.append(Shard(file=path.name, rows=len(block), bytes=path.stat().st_size, sha256=storage.sha256_of(path)))
+        labels.append(block.labels)
+        truths.append(truth)
+    clicks = np.concatenate(labels)
+    auc = float(roc_auc_score(clicks, np.concatenate(truths)))
+    return Split(rows=total, positives=int(clicks.sum()), shards=tuple(shards)), auc
+
+
 def _link(drawn: Path, folder: Path, spec: FeatureSpec) -> None:
     """The same data set under another spec; no shard is copied."""
+    for shard in drawn.glob("*.records"):
+        (folder / shard.name).hardlink_to(shard)
     manifest = read_manifest(str(drawn))
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            (folder / shard.file).hardlink_to(drawn / shard.file)
     (folder / FILE).write_bytes(dataclasses.replace(manifest, spec=spec).to_json())
 
 

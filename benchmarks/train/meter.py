@@ -27,6 +27,8 @@ class Figures:
     """What `meter.wire_bytes` counted; None where the contender had no network of its own."""
     cores: int
     """How many the contender had."""
+    memory_bytes: Mapping[str, int]
+    """Resident at the end, by role."""
     foreign_seconds: float
     """CPU seconds that other processes of the machine took meanwhile."""
     extras: Mapping[str, Any] = field(default_factory=dict)
@@ -84,6 +86,7 @@ class Meter:
             time=time.perf_counter(),
             examples=examples,
             cpu={role: sum(_cpu_seconds(pid) for pid in pids) for role, pids in self.roles.items()},
+            memory={role: sum(psutil.Process(pid).memory_info().rss for pid in pids) for role, pids in self.roles.items()},
             busy=sum(machine) - machine.idle - machine.iowait - machine.guest - machine.guest_nice,
             wire=None if self.interface is None else wire_bytes(self.interface),
         )
@@ -94,6 +97,7 @@ class _Reading:
     time: float
     examples: int
     cpu: dict[str, float]
+    memory: dict[str, int]
     busy: float
     wire: int | None
 
@@ -104,6 +108,7 @@ class _Reading:
             seconds=end.time - self.time,
             cpu_seconds=cpu,
             cores=len(os.sched_getaffinity(0)),
+            memory_bytes=end.memory,
             wire_bytes=None if self.wire is None or end.wire is None else end.wire - self.wire,
             foreign_seconds=max(end.busy - self.busy - sum(cpu.values()), 0.0),
         )

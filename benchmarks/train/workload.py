@@ -21,6 +21,8 @@ class Workload:
     log: Log = field(default_factory=Log)
     dimension: int = 16
     """Of each embedding."""
+    dynamic: bool = True
+    """Whether ours keeps them in dynamic tables, where every key has a row of its own, or in static ones as the peers do."""
     batch_size: int = 1024
     hidden: tuple[int, ...] = (256, 128)
     learning_rate: float = 0.05
@@ -43,7 +45,14 @@ class Workload:
     @property
     def shards(self) -> Path:
         """The folder of the packed data set, drawn at first use."""
-        return packed_log(CACHE, self.log, self.dimension)
+        return packed_log(CACHE, self.log, self.dimension, self.dynamic)
+
+    def differences(self) -> list[str]:
+        """What a reader has to know of this workload, beside the default one."""
+        words = {"batch_size": "batch", "dimension": "dimension", "dynamic": "dynamic"}
+        changed = {name: value for name in words if (value := getattr(self, name)) != getattr(Workload(), name)}
+        said = [f"{words[name]} {value}" for name, value in changed.items()]
+        return [*said, f"{self.log.present_keys:,} keys"] if self.log.present_keys else said
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
