@@ -3,11 +3,12 @@
 import importlib.metadata
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 import tf_keras
 
@@ -16,88 +17,136 @@ from paraserve.components.exported import DENSE, IDS, MATRIX_SIGNATURE, PROBABIL
 from paraserve.components.features.graph import raw_to_matrices, transform_dense
 from paraserve.components.features.spec import FeatureSpec
 from paraserve.components.manifest import Manifest
-from paraserve.components.train.embedding.table import StackLayout, model_inputs
-from paraserve.components.train.models import model_builder
-from paraserve.components.train.snapshot import read_stack
-from paraserve.components.train.step import Trainer
+from paraserve.components.train.config import TrainConfig
+from paraserve.components.train.embedding.contents import StaticContents, TableContents
+from paraserve.components.train.embedding.layout import GroupLayout, model_inputs
+from paraserve.components.train.serving_budget import ServedRows, choose_rows
+from paraserve.components.train.serving_tables import ServedTables
 
 PACKAGES = ("kfp", "numpy", "paraserve", "tensorflow", "tf-keras")
+
+
+class Trained(Protocol):
+    """What a training came to: all that an export needs of a trainer."""
+
+    @property
+    def config(self) -> TrainConfig: ...
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def linear(self) -> bool:
+        """Whether the model wants a linear weight per value, a row's last number."""
+
+    @property
+    def layouts(self) -> Sequence[GroupLayout]: ...
+
+    def contents(self) -> Sequence[StaticContents | TableContents]:
+        """What the tables hold, in the order of the layouts."""
+
+    def local_model(self) -> tf_keras.Model:
+        """The model on this machine, with the current weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """A written export."""
+
+    folder: Path
+    """Of the SavedModel."""
+    rows: tuple[ServedRows, ...]
+    """For each layout what the model holds of its tables."""
+    bytes: int
+    """Of the rows, their keys, the defaults and the dense weights."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it answers exactly as the trainer: all rows are there, in float32."""
+        return all(rows.whole for rows in self.rows)
 
 
 class ServedModel(tf.Module):
     """The trained model with its tables, on this machine alone."""
 
-    def __init__(
-        self, manifest: Manifest, model: tf_keras.Model, stacks: Sequence[tuple[StackLayout, npt.NDArray[np.float32]]]
-    ):
+    def __init__(self, trained: Trained, model: tf_keras.Model, rows: Sequence[ServedRows]):
         super().__init__()
-        self._manifest, self._spec = manifest, manifest.spec
-        self._linear = bool(getattr(model, "linear_weights", False))
+        self._manifest, self._spec, self._linear = trained.manifest, trained.manifest.spec, trained.linear
         # Only the weights are tracked: a Keras object would be saved as one, with code that nobody loads.
         self.weights = list(model.variables)
         self._call = lambda inputs: model(inputs, training=False)
-        self._layouts = [layout for layout, _ in stacks]
-        self.tables = [tf.Variable(rows, trainable=False) for _, rows in stacks]
+        self.tables = [ServedTables(layout, part) for layout, part in zip(trained.layouts, rows, strict=True)]
         width, n_dense = self._spec.id_width, len(self._spec.dense)
         self.prehashed = tf.function(
             self._prehashed,
             input_signature=[tf.TensorSpec([None, width], tf.int64, IDS), tf.TensorSpec([None, n_dense], tf.float32, DENSE)],
         )
+
+    def signatures(self) -> dict[str, tf.types.experimental.GenericFunction]:
+        """What a server offers."""
         raw = {feature.name: tf.TensorSpec([None], tf.string, feature.name) for feature in self._spec.features}
-        self.raw = tf.function(self._raw).get_concrete_function(**raw)
+        return {RAW_SIGNATURE: tf.function(self._raw).get_concrete_function(**raw), MATRIX_SIGNATURE: self.prehashed}
 
     def _prehashed(self, ids: tf.Tensor, dense: tf.Tensor) -> dict[str, tf.Tensor]:
         columns: dict[str, tf.Tensor] = {}
-        for layout, table in zip(self._layouts, self.tables, strict=True):
-            wanted = layout.wanted(ids, self._spec)
-            columns |= wanted.pooled(tf.gather(table, wanted.numbers))
+        for tables in self.tables:
+            columns |= tables.values(ids, self._spec).columns()
         numbers = transform_dense(self._spec, self._manifest.moments, dense)
         logits = self._call(model_inputs(self._spec, numbers, columns, self._linear))
-        return {PROBABILITY: tf.sigmoid(logits[:, 0])}
+        return {PROBABILITY: tf.sigmoid(tf.cast(logits[:, 0], tf.float32))}
 
     def _raw(self, **raw: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._prehashed(*raw_to_matrices(self._spec, raw))
 
 
-def export(trainer: Trainer, target: Path, run_id: str) -> Description:
-    """Writes the trainer's state as a SavedModel to `target`, which appears when it is whole; an older one is replaced."""
-    description = Description(
-        spec=trainer.spec,
-        moments=trainer.manifest.moments,
-        data_digest=trainer.manifest.data_digest,
-        training=trainer.config.settings(),
-        versions={name: importlib.metadata.version(name) for name in PACKAGES},
-        run_id=run_id,
+def check_budget(trained: Trained) -> None:
+    """Raises ValueError, before anything is trained, when `serving_max_bytes` has no room for what every export holds."""
+    choose(trained, trained.local_model())
+
+
+def choose(trained: Trained, model: tf_keras.Model) -> tuple[ServedRows, ...]:
+    """What an export holds of each group of tables. Raises ValueError as `choose_rows` does."""
+    config = trained.config
+    return choose_rows(
+        trained.contents(), trained.linear, config.serving_dtype, config.serving_max_bytes, dense_bytes=_dense_bytes(model)
     )
+
+
+def export(trained: Trained, target: Path, run_id: str) -> Exported:
+    """Writes what was trained as a SavedModel to `target`, which appears when it is whole; an older one is replaced.
+
+    It holds the rows that fit `serving_max_bytes`, the most frequent keys first, in `serving_dtype`. Raises ValueError as
+    `choose_rows` does.
+    """
+    model = trained.local_model()
+    rows = choose(trained, model)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        served = _local_copy(trainer)
-        tf.saved_model.save(served, str(temporary), {RAW_SIGNATURE: served.raw, MATRIX_SIGNATURE: served.prehashed})
+        served = ServedModel(trained, model, rows)
+        tf.saved_model.save(served, str(temporary), served.signatures())
         (temporary / exported.DESCRIPTION).parent.mkdir(exist_ok=True)
-        (temporary / exported.DESCRIPTION).write_bytes(description.to_json())
-        _write_warmup(trainer.spec, temporary / exported.WARMUP)
+        (temporary / exported.DESCRIPTION).write_bytes(_description(trained, run_id).to_json())
+        _write_warmup(trained.manifest.spec, temporary / exported.WARMUP)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return description
+    return Exported(folder=target, rows=rows, bytes=_dense_bytes(model) + sum(part.bytes for part in rows))
 
 
-def largest_difference(model: Path, rows: Sequence[Mapping[str, str]], expected: npt.NDArray[np.float32]) -> float:
-    """How far the exported model's answers to raw rows are from the trainer's, float32 [rows], at most."""
-    signature = tf.saved_model.load(str(model)).signatures[RAW_SIGNATURE]
-    answers = signature(**{name: tf.constant([row[name] for row in rows]) for name in rows[0]})
-    return float(np.abs(answers[PROBABILITY].numpy() - expected).max())
+def _dense_bytes(model: tf_keras.Model) -> int:
+    return sum(int(np.prod(variable.shape)) * int(variable.dtype.size) for variable in model.variables)
 
 
-def _local_copy(trainer: Trainer) -> ServedModel:
-    spec, linear = trainer.spec, trainer.linear
-    model = model_builder(trainer.config.model)(spec, trainer.config)
-    columns = {c.name: tf.zeros([1, c.dimension + int(linear)]) for c in spec.embedded}
-    model(model_inputs(spec, tf.zeros([1, len(spec.dense)]), columns, linear))
-    for copy, variable in zip(model.variables, trainer.model.variables, strict=True):
-        copy.assign(variable.numpy())
-    return ServedModel(trainer.manifest, model, [(stack.layout, read_stack(stack)) for stack in trainer.stacks])
+def _description(trained: Trained, run_id: str) -> Description:
+    return Description(
+        spec=trained.manifest.spec,
+        moments=trained.manifest.moments,
+        data_digest=trained.manifest.data_digest,
+        training=trained.config.settings(),
+        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+        run_id=run_id,
+    )
 
 
 def _write_warmup(spec: FeatureSpec, path: Path) -> None:

@@ -83,7 +83,8 @@ class StoredRows(tf.Module):
     def values(self, places: Places, numbers: tf.Tensor) -> GroupValues:
         """The rows of the numbers, int [places], at the places; only these rows are made float32, each once."""
         if self._storage.dtype == "float32":
-            return places.values(self.stored, numbers)
+            return places.indexed(numbers).values(lambda numbers: tf.gather(self.stored, numbers))
         wanted, index = tf.unique(numbers)
         beside = None if self.beside is None else tf.gather(self.beside, wanted)
-        return places.values(self._storage.decode(tf.gather(self.stored, wanted), beside), index)
+        rows = self._storage.decode(tf.gather(self.stored, wanted), beside)
+        return places.indexed(index).values(lambda numbers: tf.gather(rows, numbers))
