@@ -67,6 +67,39 @@ def _race() -> None:
         assert sum(shard.statistics().refused[1] for shard in tables.shards) > 0
 
 
+def test_no_sighting_is_lost_when_workers_add_to_the_same_slots(training: Any) -> None:
+    training.call(_add)
+
+
+def _add() -> None:
+    import tensorflow as tf
+
+    from paraserve.components.train.cluster import WORKER, device
+    from paraserve.components.train.embedding.limits import TableLimits
+    from tests.components.train.embedding.servers import Tables, at_once, servers
+
+    with servers(workers=4, parameter_servers=1):
+        tables = Tables.make([TableLimits(name="a", max_keys=3000)], count=1)
+        slots = tf.constant(tables.train(0, KEYS[:2000], 0)[0])
+
+        @tf.function
+        def add() -> tf.Tensor:
+            for _ in range(40):
+                tables.shards[0].touch(slots, tf.ones_like(slots), tf.constant(3, tf.int64))
+            return tf.constant(0)
+
+        add.get_concrete_function()
+
+        def work(worker: int) -> None:
+            with tf.device(device(WORKER, worker)):
+                for _ in range(5):
+                    add()
+
+        at_once(*(functools.partial(work, worker) for worker in range(4)))
+
+        assert set(tables.frequency(KEYS[:2000], np.zeros(2000))) == {1 + 4 * 5 * 40}
+
+
 def test_a_key_has_its_row_from_its_nth_sighting_on(training: Any) -> None:
     training.call(_admission)
 
@@ -79,19 +112,14 @@ def _admission() -> None:
         tables = Tables.make(
             [TableLimits(name="now", max_keys=100), TableLimits(name="late", max_keys=100, admit_after=5)], count=2
         )
-        once, more = KEYS[:20], KEYS[20:40]
-        both = np.concatenate([once, more])
-        counts = np.repeat([1, 2], 20)
+        seen, counts = KEYS[:60], np.repeat([1, 2, 7], 20)
 
-        slots = [tables.train(0, both, 1, counts, step=step)[0] for step in range(5)]
-        shared = np.stack(slots) == 1
+        slots = np.stack([tables.train(0, seen, 1, counts, step=step)[0] for step in range(5)])
 
-        assert shared[:4, :20].all(), "a row before the fifth sighting"
-        assert not shared[4, :20].any(), "no row at the fifth sighting"
-        assert shared[:2, 20:].all()
-        assert not shared[2:, 20:].any(), "six of five sightings, and no row"
-        np.testing.assert_array_equal(tables.frequency(both, 1), counts * 5)
-        assert (tables.find(KEYS[40:60], 1) == 1).all()
+        sightings = counts * np.arange(1, 6)[:, None]
+        np.testing.assert_array_equal(slots == 1, sightings < 5)
+        np.testing.assert_array_equal(tables.frequency(seen, 1), counts * 5)
+        assert (tables.find(KEYS[60:80], 1) == 1).all()
         assert sum(shard.statistics().candidates for shard in tables.shards) == 0
         assert not (tables.train(0, KEYS[60:80], 0) == 0).any(), "the other table admits at once"
 
@@ -108,7 +136,7 @@ def _admission() -> None:
         assert (tables.train(0, KEYS[100:220], 1, 4) == 1).all(), "one sighting before and four now, yet forgotten"
         tables.train(0, KEYS[1000:1500], 1)
         assert all(shard.statistics().candidates == shard.ranges.capacity for shard in tables.shards), "beyond the bound"
-        np.testing.assert_array_equal(tables.find(both, 1), slots[4])
+        np.testing.assert_array_equal(tables.find(seen, 1), slots[4])
 
 
 def test_evicted_keys_leave_their_slots_to_new_ones(training: Any) -> None:
