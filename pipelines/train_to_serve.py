@@ -161,7 +161,7 @@ def train_to_serve(  # type: ignore[no-untyped-def]
         nonfinite: Gradients with NaN or infinite numbers: stop the run, or drop them and count.
         snapshot_shards: Shards from one snapshot within an epoch to the next; 0 for none by this count.
         snapshot_seconds: Seconds from one snapshot within an epoch to the next; 0 for none by this clock.
-        serving_max_bytes: Of the served model's tables: the most frequent keys' rows that fit; 0 for all.
+        serving_max_bytes: Of the served model: the most frequent keys' rows that fit beside its weights; 0 for all.
         serving_dtype: Of the served rows: float32, bfloat16 or int8.
         seed: Seed of the model's initial weights and of the order of the shards.
         resume_from: Checkpoint to start from, as a path or gs:// address; empty to start anew.

@@ -87,7 +87,7 @@ def train(
         nonfinite: Gradients with NaN or infinite numbers: stop the run, or drop them and count.
         snapshot_shards: Shards from one snapshot within an epoch to the next; 0 for none by this count.
         snapshot_seconds: Seconds from one snapshot within an epoch to the next; 0 for none by this clock.
-        serving_max_bytes: Of the served model's tables: the most frequent keys' rows that fit; 0 for all.
+        serving_max_bytes: Of the served model: the most frequent keys' rows that fit beside its weights; 0 for all.
         serving_dtype: Of the served rows: float32, bfloat16 or int8.
         seed: Of the initial weights and the order of shards.
         resume_from: Place of a snapshot to start from; empty starts anew.
@@ -145,6 +145,9 @@ def train(
         )
         result = run(config, Path(savedmodel.path), Path(logs.path))
         outputs.update(dataclasses.asdict(result))
-        for name, value in result.figures.items():
+        exported = {name: getattr(result.export, name) for name in ("auc", "auc_lost", "log_loss", "bytes", "rows_kept")}
+        coverage = {f"coverage_{table}": share for table, share in result.export.coverage.items()}
+        figures = {**result.figures, **result.exchanged, **{f"export_{n}": v for n, v in {**exported, **coverage}.items()}}
+        for name, value in figures.items():
             metrics.log_metric(name, value)
         return (result.snapshot,)

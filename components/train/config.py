@@ -89,7 +89,7 @@ class TrainConfig:
     snapshot_seconds: float = 0.0
     """Seconds from one snapshot within an epoch to the next; 0 for none by this clock."""
     serving_max_bytes: int = 0
-    """Of the exported tables: the rows of the most frequent keys that fit; 0 for all."""
+    """Of the served model's weights, rows and keys: the rows of the most frequent keys that fit; 0 for all."""
     serving_dtype: str = "float32"
     """One of SERVING_DTYPES, of the exported rows."""
     seed: int = 0

@@ -40,15 +40,16 @@ class DenseWeights:
     def size(self) -> int:
         return sum(self.sizes)
 
-    def pull(self, with_slots: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The weights, with them, if wanted, each slot, float32 [size] all; and the state."""
+    def pull(self, training: bool, with_slots: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The weights, with them, if wanted, each slot, float32 [size] all; and the state. Exact unless it is for training."""
+        wire = self.pulls if training else Wire("float32")
         parts = []
         for part in self.parts:
             with tf.device(part.variable.device):
-                parts.append([self.pulls.encode(variable.read_value()) for variable in self._variables(part, with_slots)])
+                parts.append([wire.encode(variable.read_value()) for variable in self._variables(part, with_slots)])
         with tf.device(self.state.device):
             state = self.state.read_value()
-        joined = [self.pulls.decode(tf.concat(of_servers, axis=0)) for of_servers in zip(*parts, strict=True)]
+        joined = [wire.decode(tf.concat(of_servers, axis=0)) for of_servers in zip(*parts, strict=True)]
         return [tf.ensure_shape(part, [self.size]) for part in joined], tf.identity(state)
 
     def push(self, gradient: tf.Tensor, rate: tf.Tensor, step: tf.Tensor, accept: tf.Tensor) -> None:

@@ -6,8 +6,8 @@ the trainer's answers, so that hashing, transforms, tables and weights cannot di
 - the export's answers to raw rows, and to the same rows as ingest packed them;
 - the trainer's answers, and those of a served model with all rows in float32: the export itself, or, where it holds less, one
   that is made here for the keys of the sample. Examples with a key that has no row are left out: parameter servers each have
-  their own row for such keys, and a served model has one. A trainer that pulls or computes in 16 bits is off by that: only
-  what is beyond ROUNDING counts;
+  their own row for such keys, and a served model has one. A trainer that computes in 16 bits is off by that: only what is
+  beyond ROUNDING counts;
 - where the export holds less, its answers and those of a served model that is made here with what it should hold.
 """
 
@@ -61,7 +61,7 @@ def largest_difference(
 
 def _rounding(config: TrainConfig) -> float:
     """What is no difference between an export and its trainer."""
-    return 0.0 if config.pull_dtype == config.compute_dtype == "float32" else ROUNDING
+    return 0.0 if config.compute_dtype == "float32" else ROUNDING
 
 
 def _answers(signature: tf.types.experimental.GenericFunction, ids: npt.NDArray[np.int64], dense: Floats) -> Floats:

@@ -134,7 +134,7 @@ class ShardFunctions:
         weights = self.network.on_worker()
         examples, size = tf.shape(shard["labels"])[0], self.config.batch_size * self.config.exchange_steps
         # Nobody trains meanwhile, so that one pull will do.
-        weights.assign(*self.dense.pull(with_slots=False))
+        weights.assign(*self.dense.pull(training=False, with_slots=False))
 
         def batch_of(start: tf.Tensor, loss: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             batch = _slice(shard, start, size)
@@ -153,7 +153,7 @@ class ShardFunctions:
     def predict(self, path: tf.Tensor) -> tf.Tensor:
         """Probabilities of a shard's examples, float32 [examples]."""
         weights = self.network.on_worker()
-        weights.assign(*self.dense.pull(with_slots=False))
+        weights.assign(*self.dense.pull(training=False, with_slots=False))
         return tf.sigmoid(self._logits(read_shard_graph(path, self.manifest.layout), weights))
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
@@ -183,7 +183,7 @@ class ShardFunctions:
         permit, waited = self.permits.take(holder) if self.permits else (None, tf.constant(False))
         with tf.control_dependencies([] if permit is None else [permit]):
             at = self.clock.now()
-            weights, state = self.dense.pull(with_slots=self.local)
+            weights, state = self.dense.pull(training=True, with_slots=self.local)
             groups = [
                 group.pull(want, exchange.first_step, training=True, with_slots=self.local)
                 for group, want in zip(self.groups, exchange.wants, strict=True)
@@ -207,8 +207,7 @@ class ShardFunctions:
             self._push_weights(learned.weights, exchange.first_step, accept)
         self.dense.push_state(change, accept)
         sent = [
-            # What is no number is zero here, and so not sent; the servers would not apply it.
-            self._push_rows(group, want, pulled, [tf.where(sound, part, 0.0) for part in parts], exchange.first_step, accept)
+            self._push_rows(group, want, pulled, parts, exchange.first_step, accept)
             for group, want, pulled, parts in zip(self.groups, exchange.wants, held.groups, learned.rows, strict=True)
         ]
         if self.permits and held.permit is not None:

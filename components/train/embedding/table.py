@@ -116,7 +116,9 @@ class Group:
         )
 
     def pull(self, want: Want, step: tf.Tensor, training: bool, with_slots: bool) -> Pulled:
-        """The wanted rows. In training, keys are counted as seen at `step`, int64, and new ones get a row."""
+        """The wanted rows. In training, keys are counted as seen at `step`, int64, and new ones get a row; else the rows are
+        exact, whatever the wire's format."""
+        wire = self._pulls if training else Wire("float32")
         slots = self.optimizer.slots if with_slots else ()
         places, parts = [], []
         for shard, *wanted in zip(self.shards, want.numbers, want.tables, want.counts, strict=True):
@@ -127,8 +129,8 @@ class Group:
                     tf.raw_ops.ResourceGather(resource=handle, indices=places[-1], dtype=tf.float32)
                     for handle in shard.slotted.handles(slots)
                 ]
-                parts.append([self._pulls.encode(part) for part in gathered])
-        joined = [self._pulls.decode(tf.concat(of_servers, axis=0)) for of_servers in zip(*parts, strict=True)]
+                parts.append([wire.encode(part) for part in gathered])
+        joined = [wire.decode(tf.concat(of_servers, axis=0)) for of_servers in zip(*parts, strict=True)]
         return Pulled(parts=[tf.ensure_shape(part, self._shape(i, slots)) for i, part in enumerate(joined)], slots=places)
 
     def push(
