@@ -23,14 +23,14 @@ WIDTH = 5
 
 
 @contextmanager
-def servers(workers: int, parameter_servers: int) -> Iterator[None]:
+def servers(workers: int, parameter_servers: int) -> Iterator[LocalCluster]:
     """Servers that the process is connected to."""
     cluster = LocalCluster(workers=workers, parameter_servers=parameter_servers)
     try:
         spec = cluster.cluster_spec()
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
         tf.distribute.ParameterServerStrategy(resolver)
-        yield
+        yield cluster
     finally:
         cluster.stop()
 

@@ -1,6 +1,7 @@
 """Dynamic tables on real servers, with workers that race."""
 
 import functools
+import os
 import threading
 from typing import Any
 
@@ -242,6 +243,13 @@ def _restore() -> None:
             np.testing.assert_array_equal(new.frequency(keys, number), frequency + 1)
             assert sum(shard.statistics().keys.sum() for shard in new.shards) == 2000
 
+        for shard in new.shards:
+            shard.forget()
+            assert shard.statistics().keys.sum() == len(shard.export_keys()[0]) == 0
+        assert (new.find(keys, number) == number).all()
+        assert new.restore(old) == 2000
+        np.testing.assert_array_equal(values, new.rows(keys, number)[0])
+
         small = Tables.make([TableLimits(name=t.name, max_keys=600) for t in limits], count=2)
         assert small.restore(old) == 1200
         assert (small.find(keys, number) < 2).sum() == 800
@@ -272,6 +280,46 @@ def _starts() -> None:
         assert values[:, :-1].std() == pytest.approx(0.1, rel=0.1)
         assert (values[:, -1] == 0).all(), "linear weights start at 0"
         assert (optimizer == np.float32(0.1)).all(), "Adagrad's slot starts at 0.1"
+
+
+def test_capacity_costs_nothing_until_it_is_used(training: Any) -> None:
+    training.call(_reserve)
+
+
+def _reserve() -> None:
+    # As for real parameter servers: TensorFlow's own allocator keeps and touches more than it is asked for.
+    os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
+    import psutil
+
+    from paraserve.components.train.embedding.dynamic import DynamicShard
+    from paraserve.components.train.embedding.limits import TableLimits
+    from paraserve.components.train.embedding.store import RowFormat
+    from paraserve.components.train.optimizers import optimizer
+    from tests.components.train.embedding.servers import WIDTH, Tables, servers
+
+    with servers(workers=1, parameter_servers=1) as cluster:
+        server = psutil.Process(cluster.pids["/job:ps/replica:0/task:0"])
+        Tables.make([TableLimits(name="a", max_keys=1000)], count=1).train(0, KEYS[:500], 0)
+        before = server.memory_info()
+
+        tables = Tables.make([TableLimits(name=name, max_keys=20_000_000) for name in "ab"], count=1)
+        tables.train(0, KEYS[:4000], np.arange(4000) % 2)
+
+        after = server.memory_info()
+        reserved = 40_000_000 * (4 * WIDTH * 2 + 8)  # rows, Adagrad's slots, sightings
+        assert after.vms - before.vms > reserved
+        assert after.rss - before.rss < 0.05 * reserved
+
+        row = RowFormat(width=100_000, linear=False, deviation=0.1, seed=1)
+        with pytest.raises(ValueError, match="lower `max_keys` or add parameter servers"):
+            DynamicShard(
+                server=0,
+                servers=1,
+                sharding="hash",
+                tables=[TableLimits(name="c", max_keys=2_000_000_000)],
+                rows=row,
+                optimizer=optimizer("sgd"),
+            )
 
 
 def test_an_error_inside_the_lock_gives_it_back(training: Any) -> None:
