@@ -68,7 +68,7 @@ class DynamicShard:
             self._refused, self._evicted = (tf.Variable(tf.zeros(len(tables), tf.int64), trainable=False) for _ in range(2))
             self._candidates = tf.Variable(0, trainable=False)
         self._trace()
-        self._start_shared()
+        self._traced["start_shared"]()
 
     @property
     def slotted(self) -> Slotted:
@@ -84,7 +84,7 @@ class DynamicShard:
         """
         with tf.device(self.device):
             values = self._index.find(keys)
-            # With no key unknown, which is nearly always, nobody waits for a lock here.
+            # With no key unknown nobody waits for a lock here.
             slots = tf.cond(
                 tf.reduce_min(values) < 0,
                 lambda: self._resolved(values, keys, tf.cast(tables, tf.int32), tf.cast(counts, tf.int32)),
@@ -144,7 +144,7 @@ class DynamicShard:
     def forget(self) -> None:
         """Takes their rows from all keys; the shared rows start anew."""
         self._traced["forget"]()
-        self._start_shared()
+        self._traced["start_shared"]()
 
     def _resolve(self, values: tf.Tensor, keys: tf.Tensor, tables: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """`values` with a slot wherever there was none."""
@@ -205,6 +205,7 @@ class DynamicShard:
         self._resolved = resolve.get_concrete_function(slots, keys, slots, slots)
         state = self._store.signature()
         self._traced = {
+            "start_shared": self._concrete(self._start_shared),
             "evict": self._concrete(self._evict, number),
             "statistics": self._concrete(self._count_all),
             "forget": self._concrete(self._forget),
@@ -223,10 +224,10 @@ class DynamicShard:
 
         return tf.function(on_server, autograph=False).get_concrete_function(*signature)
 
-    def _start_shared(self) -> None:
-        keys = tf.constant([shared_key(table.name) for table in self.tables], tf.int64)
+    def _start_shared(self) -> tf.Operation:
         slots = tf.range(len(self.tables))
-        self._concrete(lambda: self._store.start(slots, keys, tf.zeros_like(slots)))()
+        keys = tf.constant([shared_key(table.name) for table in self.tables], tf.int64)
+        return self._store.start(slots, keys, tf.zeros_like(slots))
 
     def _evict(self, step: tf.Tensor) -> tf.Tensor:
         """Frees the slots of who is to go; returns how many of each table, int64 [tables]."""
