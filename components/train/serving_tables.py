@@ -44,7 +44,7 @@ class ServedTables(tf.Module):
 
     def _search(self, places: Places) -> tf.Tensor:
         """int32 [places]: the number of each place's row."""
-        defaults = self._kept + places.tables
+        defaults = self._kept + places.tables()
         if not self._kept:
             return defaults
         # A key above all others is searched for behind the last one.

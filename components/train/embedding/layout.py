@@ -76,23 +76,20 @@ class GroupLayout:
 
     def places(self, ids: tf.Tensor, spec: FeatureSpec) -> "Places":
         """Where ids, int64 [examples, spec.id_width], belong; a list's padding belongs nowhere."""
-        numbers, tables, segments = [], [], []
+        numbers, segments = [], []
         if self.categorical:
             block = self._numbers(_columns(ids, [spec.id_slices[c.name].start for c in self.categorical]), self.categorical)
             numbers.append(tf.reshape(tf.transpose(block), [-1]))
-            tables.append(tf.repeat(self.table_numbers(self.categorical), tf.shape(ids)[0]))
         for column in self.lists:
             items = ids[:, spec.id_slices[column.name]]
             present = tf.where(items != keys.PADDING)
             flat = self._numbers(tf.gather_nd(items, present)[:, None], (column,))[:, 0]
             numbers.append(flat)
-            tables.append(tf.fill([tf.size(flat)], int(self.table_numbers([column])[0])))
             segments.append(present[:, 0])
         return Places(
             layout=self,
             examples=tf.shape(ids)[0],
             numbers=tf.concat(numbers, axis=0),
-            tables=tf.concat(tables, axis=0),
             segments=segments,
         )
 
@@ -116,10 +113,29 @@ class Places:
     """int32 scalar."""
     numbers: tf.Tensor
     """int64 [places]: the row, or a dynamic table's key."""
-    tables: tf.Tensor
-    """int32 [places]: numbers of the tables."""
     segments: Sequence[tf.Tensor]
     """For each list the example that each of its places belongs to: int64, rising."""
+
+    def tables(self) -> tf.Tensor:
+        """The number of each place's table, int32 [places]."""
+        counts = [self.examples] * len(self.layout.categorical) + [tf.size(segments) for segments in self.segments]
+        return tf.repeat(self.layout.table_numbers(self.layout.columns), tf.stack(counts))
+
+    def tables_of_rows(self, index: tf.Tensor) -> tf.Tensor:
+        """The same of distinct rows, int32 [rows], where `index`, int32 [places], numbers them in the order in which they are
+        first met, as tf.unique does."""
+        if not self.layout.columns:
+            return tf.zeros([0], tf.int32)
+        places = self.indexed(index)
+        of_block = [tf.reduce_max(places.block, axis=1)] if self.layout.categorical else []
+        highest = tf.concat([*of_block, *(tf.reduce_max(part)[None] for part in places.lists)], axis=0)
+        # Columns stand one after the other: by a column's end all rows are met that have a number up to its highest. The
+        # highest of a column without places is the smallest number there is.
+        count = len(self.layout.columns)
+        before = tf.linalg.band_part(tf.ones([count, count], tf.bool), -1, 0)
+        met = tf.reduce_max(tf.where(before, highest[None], -1), axis=1) + 1
+        news = met - tf.concat([[0], met[:-1]], axis=0)
+        return tf.repeat(self.layout.table_numbers(self.layout.columns), news)
 
     def indexed(self, index: tf.Tensor) -> "IndexedPlaces":
         """With the number of each place's row among pulled ones, int32 [places]."""

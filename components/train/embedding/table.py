@@ -97,8 +97,8 @@ class Group:
 
     def want(self, places: Places) -> Want:
         """What the examples want together, each row once."""
-        rows, index, counts = tf.unique_with_counts(places.numbers)
-        tables = self._tables_of(places, index, tf.size(rows))
+        rows, index, counts = self._distinct(places.numbers)
+        tables = places.tables_of_rows(index)
         server, local = self._route(rows)
         shards = len(self.shards)
 
@@ -228,12 +228,13 @@ class Group:
         width, slots = self.layout.width, self.optimizer.slots if with_slots else ()
         return width + sum(1 if slot.per_row else width for slot in slots)
 
-    def _tables_of(self, places: Places, index: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """int32 [rows]: the table of each distinct row."""
-        if len(self.layout.tables) == 1:
-            return tf.zeros([rows], tf.int32)
-        # All places of a row name the same table.
-        return tf.tensor_scatter_nd_update(tf.zeros([rows], tf.int32), index[:, None], places.tables)
+    def _distinct(self, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The distinct of `numbers`, which of them each is, and how often each stands there; static tables count nothing."""
+        if self.layout.dynamic:
+            rows, index, counts = tf.unique_with_counts(numbers)
+            return rows, index, counts
+        rows, index = tf.unique(numbers)
+        return rows, index, tf.zeros_like(index)[: tf.size(rows)]
 
     def _route(self, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The server of each row or key, int32 [n], and what it is called there, int64 [n]."""
