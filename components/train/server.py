@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from paraserve.components.train.cluster import WORKER, agent, tf_config
+from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, agent, tf_config
 
 
 def serve(folder: Path) -> None:
@@ -27,6 +27,9 @@ def serve(folder: Path) -> None:
     task = tf_config.from_environment()
     # Without it a call to a task that is gone waits for it to come back.
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
+    if task.job == PARAMETER_SERVER:
+        # oneDNN's own allocator gives nothing back: each doubling of a key index would keep the old one.
+        os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
     # The agent first: a worker is known to be ready by TensorFlow's server.
     with agent.serving(task.address, folder) if task.job == WORKER else contextlib.nullcontext():
         # A server needs only itself in its definition; it learns of the others when the coordinator connects.

@@ -57,7 +57,7 @@ class Want:
     numbers: Sequence[tf.Tensor]
     """For each server int64 [n]: its rows or keys."""
     tables: Sequence[tf.Tensor]
-    """For each server int32 [n]: their tables."""
+    """For each server uint8 or int32 [n]: their tables."""
     counts: Sequence[tf.Tensor]
     """For each server int32 [n]: how many places each has."""
     rows_of_table: tf.Tensor
@@ -99,6 +99,7 @@ class Group:
         """What the examples want together, each row once."""
         rows, index, counts = self._distinct(places.numbers)
         tables = places.tables_of_rows(index)
+        narrow = tf.uint8 if len(self.layout.tables) <= 256 else tf.int32
         server, local = self._route(rows)
         shards = len(self.shards)
 
@@ -110,7 +111,7 @@ class Group:
         return Want(
             places=places.indexed(tf.gather(tf.math.invert_permutation(order), index)),
             numbers=dealt(local),
-            tables=dealt(tables),
+            tables=dealt(tf.cast(tables, narrow)),
             counts=dealt(counts),
             rows_of_table=tf.math.bincount(tables, minlength=len(self.layout.tables), dtype=tf.int64),
         )
@@ -170,7 +171,7 @@ class Group:
             with tf.device(shard.device):
                 touched, values = tf.boolean_mask(slots, kept_here), [self._pushes.decode(part) for part in encoded]
                 self._where(accept, shard, touched, values, apply)
-        tables = tf.concat(want.tables, axis=0)
+        tables = tf.cast(tf.concat(want.tables, axis=0), tf.int32)
         return tf.math.bincount(tf.boolean_mask(tables, kept), minlength=len(self.layout.tables), dtype=tf.int64)
 
     def _where(
@@ -216,7 +217,7 @@ class Group:
 
     def bytes_pulled(self, rows: int, with_slots: bool) -> int:
         """That the pull of so many rows of one table moves, ids included."""
-        id_bytes = 8 + 4 + 4 if self.layout.dynamic else 8
+        id_bytes = 8 + 1 + 4 if self.layout.dynamic else 8
         return rows * (id_bytes + self._numbers(with_slots) * self._pulls.bytes)
 
     def bytes_pushed(self, rows: int, with_slots: bool) -> int:
