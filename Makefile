@@ -25,7 +25,7 @@ demo: $(READY)  ## Train, judge and serve on MovieLens-100k: two whole runs, the
 
 test: $(READY)  ## Run the tests (a part: make test PYTEST_ARGS="-m 'not slow' tests/pipelines")
 	@$(BIN)/pytest $(PYTEST_ARGS)
-	@echo "left out here: the images (make images), quality over three seeds (make bench-quality)"
+	@echo "left out here: the images (make images), quality over three seeds (make bench-quality), speed (make bench-train)"
 
 lint: $(READY)  ## Check style and format
 	@$(BIN)/ruff check .
