@@ -20,6 +20,7 @@ TENSORFLOW = SimpleNamespace(
 )
 
 
+@tf.autograph.experimental.do_not_convert
 def transform_dense(spec: FeatureSpec, moments: Mapping[str, Moments], dense: tf.Tensor) -> tf.Tensor:
     """Applies every dense column's transforms; float32 [examples, dense columns] in (NaN is missing) and out."""
     if not spec.dense:

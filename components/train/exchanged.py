@@ -53,6 +53,11 @@ class Exchanged:
         return self._counts["held"]
 
     @property
+    def rows_pulled(self) -> int:
+        """Of all tables."""
+        return int(self._rows["pulled"].sum())
+
+    @property
     def mean_staleness(self) -> float:
         """Steps."""
         exchanges = max(int(self.staleness.sum()), 1)
@@ -61,7 +66,7 @@ class Exchanged:
     @property
     def cache_hit_rate(self) -> float:
         """Share of the distinct rows of each batch that were there already, pulled for another batch of the exchange."""
-        return 1.0 - float(self._rows["pulled"].sum()) / self._without_cache if self._without_cache else 0.0
+        return 1.0 - self.rows_pulled / self._without_cache if self._without_cache else 0.0
 
     def bytes_by_table(self) -> dict[str, dict[str, int]]:
         """Bytes `pulled` and `pushed` by each table and by DENSE, without the transport's own."""

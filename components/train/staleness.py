@@ -47,7 +47,8 @@ class Clock:
 
     def arrive(self, pulled_at: tf.Tensor, steps: tf.Tensor, sound: tf.Tensor) -> Arrival:
         """Judges gradients of `steps`, int64, batches pulled at `pulled_at`; `sound` says that they are finite, bool."""
-        with tf.device(self._steps.device):
+        # What depends on no gradient would run before the worker has computed any.
+        with tf.device(self._steps.device), tf.control_dependencies([tf.identity(sound)]):
             staleness = self._steps.read_value() - pulled_at
             accept = sound & (staleness <= self._bound) if self._bound else tf.identity(sound)
             with tf.control_dependencies([self._steps.assign_add(tf.where(accept, steps, 0)).op]):
@@ -72,11 +73,13 @@ class Permits:
     def take(self, holder: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Waits for the next permit; returns its number, int64, and whether it had to wait, bool."""
         with tf.device(self._next.device):
-            number = self._next.assign_add(1, read_value=True) - 1
+            # Each number is given once, whoever races: a read after an addition would give one twice, and another never.
+            number = tf.raw_ops.ResourceCountUpTo(resource=self._next.handle, limit=2**63 - 1, T=tf.int64)
             place = number % self.count
             queue = self._queue(place)
             waits = tf.equal(tf.raw_ops.QueueSizeV2(handle=queue), 0)
-            with tf.control_dependencies([waits]):
+            # The holder is known here before it holds: should it die, its permit is found.
+            with tf.control_dependencies([waits, tf.identity(holder)]):
                 taken = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.bool])
             with tf.control_dependencies(taken):
                 held = self._holders.scatter_nd_update(place[None, None], holder[None])
@@ -88,13 +91,18 @@ class Permits:
             place = number % self.count
             freed = self._holders.scatter_nd_update(place[None, None], tf.constant([NOBODY], tf.int64))
             with tf.control_dependencies([freed]):
-                tf.raw_ops.QueueEnqueueV2(handle=self._queue(place), components=[tf.constant(True)])
+                back = tf.raw_ops.QueueEnqueueV2(handle=self._queue(place), components=[tf.constant(True)])
+            with tf.control_dependencies([back]):
+                # A function's operations on one variable keep their order: its next `take` comes after this, and not before.
+                self._next.assign_add(0)
 
     def give_back_of(self, holder: int) -> None:
         """Gives back what a call holds that failed; on the coordinator."""
-        for place, by in enumerate(self._holders.numpy()):
-            if by == holder:
-                self.give_back(tf.constant(place, tf.int64))
+        # Not in the scope of the worker that is gone.
+        with tf.device(None):
+            for place, by in enumerate(self._holders.numpy()):
+                if by == holder:
+                    self.give_back(tf.constant(place, tf.int64))
 
     def _queue(self, place: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.stack([queue.queue_ref for queue in self._queues]), place)

@@ -216,7 +216,7 @@ class ShardFunctions:
         bins = tf.one_hot(tf.minimum(arrival.staleness, STALENESS_BINS - 1), STALENESS_BINS, dtype=tf.int64)
         none = tf.constant(0, tf.int64)
         return {
-            "loss": learned.loss,
+            "loss": tf.where(sound, learned.loss, 0.0),
             "counts": learned.counts,
             "steps": exchange.steps,
             "exchanges": tf.minimum(exchange.steps, 1),

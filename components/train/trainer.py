@@ -1,6 +1,5 @@
 """The state of a training on its servers, and what workers are asked to do with it."""
 
-import functools
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from paraserve.components.train.embedding.table import Group
 from paraserve.components.train.exchanged import Exchanged
 from paraserve.components.train.network import Network
 from paraserve.components.train.schedules import learning_rate
-from paraserve.components.train.step import ShardFunctions
+from paraserve.components.train.step import ShardFunctions, Totals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +56,16 @@ class Trainer:
         place, number = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
         ways = {"none": [False], "topk": [True], "auto": [False, True]}[config.dense_compression]
         self._ways = FasterWay(ways)
-        self._train = {
-            compressed: tf.function(
-                functools.partial(self.functions.train, compressed=compressed), autograph=False
-            ).get_concrete_function(place, number, number)
-            for compressed in ways
-        }
+        self._train = {way: self._training(way).get_concrete_function(place, number, number) for way in ways}
         self._evaluate = tf.function(self.functions.evaluate, autograph=False).get_concrete_function(place)
         self._predict = tf.function(self.functions.predict, autograph=False).get_concrete_function(place)
+
+    def _training(self, compressed: bool) -> tf.types.experimental.PolymorphicFunction:
+        # Not a partial of `train`: each call would first fail to bind its arguments, and fetch them for the message.
+        def train(path: tf.Tensor, first_step: tf.Tensor, holder: tf.Tensor) -> Totals:
+            return self.functions.train(path, first_step, holder, compressed)
+
+        return tf.function(train, autograph=False)
 
     def train_shard(self, path: str, first_step: int) -> ShardResult:
         """Trains on every example of the shard at `path` on the worker of the current device scope, then returns.
@@ -75,7 +76,7 @@ class Trainer:
         """
         call, compressed, start = next(self._calls), self._ways.choose(), time.monotonic()
         try:
-            totals = self._train[compressed](tf.constant(path), tf.constant(first_step, tf.int64), tf.constant(call, tf.int64))
+            totals = self._train[compressed](_argument(path), _argument(first_step), _argument(call))
         except tf.errors.OpError:
             if self.functions.permits:
                 self.functions.permits.give_back_of(call)
@@ -92,14 +93,14 @@ class Trainer:
 
     def evaluate_shard(self, path: str) -> ShardResult:
         """The same without training."""
-        totals = self._evaluate(tf.constant(path))
+        totals = self._evaluate(_argument(path))
         return ShardResult(
             loss=float(totals["loss"]), examples=int(totals["examples"]), counts=totals["counts"].numpy(), exchanged={}
         )
 
     def predict_shard(self, path: str) -> npt.NDArray[np.float32]:
         """Probabilities of a shard's examples, float32 [examples]."""
-        probabilities: npt.NDArray[np.float32] = self._predict(tf.constant(path)).numpy()
+        probabilities: npt.NDArray[np.float32] = self._predict(_argument(path)).numpy()
         return probabilities
 
     @property
@@ -150,3 +151,10 @@ class Trainer:
             )
         if self.config.nonfinite == "stop" and not np.isfinite(figures["loss"]):
             raise FloatingPointError(f"the loss became {figures['loss']} in shard {path} at about step {first_step}; {remedy}")
+
+
+def _argument(value: str | int) -> tf.Tensor:
+    """A call's argument, on the coordinator. `tf.constant` in a worker's scope copies it there while it holds Python's lock: a
+    worker that stands still would stop every thread."""
+    with tf.device(None):
+        return tf.constant(value, tf.int64 if isinstance(value, int) else tf.string)

@@ -208,12 +208,14 @@ class GroupValues:
         return [*self.values, *self.segments, self.examples]
 
     @classmethod
+    @tf.autograph.experimental.do_not_convert
     def of(cls, layout: GroupLayout, tensors: Iterator[tf.Tensor]) -> "GroupValues":
         """The same from `tensors`."""
         values = [next(tensors) for _ in range(bool(layout.categorical) + len(layout.lists))]
         segments = [next(tensors) for _ in layout.lists]
         return cls(layout=layout, values=values, segments=segments, examples=next(tensors))
 
+    @tf.autograph.experimental.do_not_convert
     def columns(self) -> dict[str, tf.Tensor]:
         """One row for each column and example, float32 [examples, width]."""
         outputs: dict[str, tf.Tensor] = {}
@@ -240,6 +242,7 @@ def place_specs(layout: GroupLayout) -> list[tf.TensorSpec]:
     return [*block, *values, *(tf.TensorSpec([None], tf.int64) for _ in layout.lists), tf.TensorSpec([], tf.int32)]
 
 
+@tf.autograph.experimental.do_not_convert  # conversion takes time, and there is nothing to convert
 def model_inputs(spec: FeatureSpec, dense: tf.Tensor, columns: Mapping[str, tf.Tensor], linear: bool) -> dict[str, tf.Tensor]:
     """What a model is called with (see models): splits the linear weight, a row's last number, from its embedding."""
     inputs = {"dense": dense, **columns}

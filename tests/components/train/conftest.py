@@ -1,10 +1,12 @@
 """A small packed data set with a planted signal, and a way to train on it in a process of its own."""
 
 import concurrent.futures
+import dataclasses
 import gzip
 import json
 import multiprocessing
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from paraserve.components import storage
 from paraserve.components.features.keys import key_of
 from paraserve.components.features.spec import parse_spec
 from paraserve.components.features.transforms import Moments
-from paraserve.components.manifest import FILE, Manifest, Shard, Split
+from paraserve.components.manifest import FILE, Manifest, Shard, Split, read_manifest
 from paraserve.components.records import Block, Layout, write_shard
 from paraserve.components.run_folder import RUN_ID_VARIABLE
 
@@ -111,8 +113,27 @@ class Training:
         self._context.set_forkserver_preload(["paraserve.components.train.job"])
 
     def settings(self, **settings: Any) -> dict[str, Any]:
-        small = {"batch_size": 100, "learning_rate": 0.3, "hidden_units": "16", "embedding_init": 0.1, "epochs": 3}
+        small = {
+            "batch_size": 100,
+            "exchange_steps": 1,
+            "learning_rate": 0.3,
+            "hidden_units": "16",
+            "embedding_init": 0.1,
+            "epochs": 3,
+        }
         return {"shards": str(self.packed), "snapshots": str(self.snapshots), **small, **settings}
+
+    def make_dynamic(self, **tables: dict[str, Any]) -> None:
+        """Trains from now on with dynamic tables: `max_keys` 1000 each, and what `tables` says of them."""
+        copy = self.folder / "dynamic"
+        shutil.copytree(self.packed, copy)
+        manifest = read_manifest(str(copy))
+        spec = json.loads(json.dumps(manifest.spec.source))
+        columns = {**spec["categorical"], **spec["lists"]}
+        for name, owner in {"user": "user", "item": "item", "tags": "tags", "history": "item"}.items():
+            columns[name] |= {"rows": 0, "max_keys": 1000, **tables.get(owner, {})}
+        (copy / FILE).write_bytes(dataclasses.replace(manifest, spec=parse_spec(spec)).to_json())
+        self.packed = copy
 
     def start(self, run_id: str = "run", **settings: Any) -> "concurrent.futures.Future[Any]":
         """Starts a training; the future's result is its TrainResult."""
@@ -128,7 +149,24 @@ class Training:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function in such a process."""
         with concurrent.futures.ProcessPoolExecutor(1, mp_context=self._context) as pool:
-            return pool.submit(function, *arguments).result(timeout=120)
+            future = pool.submit(function, *arguments)
+            try:
+                return future.result(timeout=120)
+            except TimeoutError:
+                for process in pool._processes.values():
+                    process.kill()  # else the pool would wait for it, and so would the test
+                raise
+
+    def with_trainer(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+        """Calls `function(trainer, cluster, paths, *arguments)` in such a process: a trainer on servers of its own, and the
+        train shards. The function is one of a module; see `trainers`."""
+        return self.call(_with_trainer, function, self.settings(**settings), arguments)
+
+
+def _with_trainer(function: Callable[..., Any], settings: dict[str, Any], arguments: tuple[Any, ...]) -> Any:
+    from tests.components.train.trainers import with_trainer
+
+    return with_trainer(function, settings, arguments)
 
 
 def _train(run_id: str, settings: dict[str, Any], model: Path, logs: Path) -> Any:
