@@ -114,9 +114,11 @@ def _connected(cluster: Cluster) -> Iterator[tf.distribute.Strategy]:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster.cluster_spec(), task_type="chief", task_id=0, rpc_layer="grpc"
     )
+    strategy = tf.distribute.ParameterServerStrategy(resolver)  # kept: the connection ends with it
     try:
-        yield tf.distribute.ParameterServerStrategy(resolver)
+        yield strategy
     finally:
+        del strategy
         # Functions and variables are let go of while their servers still live: later, each would fail to say goodbye.
         gc.collect()
 

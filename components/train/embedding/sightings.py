@@ -34,7 +34,9 @@ class Sightings:
             with tf.control_dependencies([self._scatter(slots, (self._gather(slots) & ~_LOW) + news)]):
                 return tf.zeros([])
 
-        return self._mutex.held(section).op
+        with tf.control_dependencies([slots, news]):
+            # What comes from the worker is there before the lock is taken: nobody waits for a slow worker.
+            return self._mutex.held(section).op
 
     def write(self, slots: tf.Tensor, frequency: tf.Tensor, last_seen: tf.Tensor) -> tf.Operation:
         """Sets both of distinct slots, int32 [n], to which nobody adds meanwhile."""

@@ -1,0 +1,156 @@
+"""Staleness on real servers: what is too old is refused, who would be too old is held, and nobody waits for the dead."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_permits_are_given_once_and_outlive_their_holders(training: Any) -> None:
+    training.call(_permits)
+
+
+def _permits() -> None:
+    import tensorflow as tf
+
+    from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, device
+    from paraserve.components.train.staleness import NOBODY, Permits
+    from tests.components.train.embedding.servers import at_once, servers
+    from tests.components.train.trainers import Call, wait_for, worker_process
+
+    with servers(workers=4, parameter_servers=1) as cluster:
+        permits = Permits(bound=4, exchange_steps=1)
+        assert permits.count == 3
+        with tf.device(device(PARAMETER_SERVER, 0)):
+            gate = tf.queue.FIFOQueue(9, [tf.bool], [[]], shared_name="gate")
+
+        def race(holder: tf.Tensor) -> tf.Tensor:
+            """Takes many permits and gives them back."""
+
+            def once(numbers: tf.Tensor) -> tf.Tensor:
+                number, _ = permits.take(holder)
+                with tf.control_dependencies([number]):
+                    permits.give_back(number)
+                return tf.concat([numbers, number[None]], axis=0)
+
+            start, shape = tf.zeros([0], tf.int64), tf.TensorShape([None])
+            return tf.while_loop(lambda n: tf.size(n) < 250, once, [start], shape_invariants=[shape], parallel_iterations=1)[0]
+
+        def keep(holder: tf.Tensor) -> tf.Tensor:
+            """Takes one, and keeps it until the gate opens; whether it had to wait for it."""
+            number, waited = permits.take(holder)
+            with tf.control_dependencies([number]), tf.device(device(PARAMETER_SERVER, 0)):
+                opened = gate.dequeue()
+            with tf.control_dependencies([opened]):
+                permits.give_back(number)
+                return tf.identity(waited)
+
+        traced = {
+            function: tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+            for function in (race, keep)
+        }
+
+        def on(worker: int, function: Callable[..., Any], holder: int) -> Any:
+            with tf.device(device(WORKER, worker)):
+                return traced[function](tf.constant(holder, tf.int64)).numpy()
+
+        numbers = at_once(*(functools.partial(on, worker, race, worker) for worker in range(4)))
+        np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(1000))
+
+        keepers = [Call(functools.partial(on, worker, keep, worker)) for worker in range(3)]
+        wait_for(lambda: set(permits._holders.numpy()) == {0, 1, 2})
+        waiter = Call(functools.partial(on, 3, keep, 3))
+        wait_for(lambda: int(permits._next) == 1004)
+        for call, worker in ((waiter, 3), (keepers[0], 0)):
+            worker_process(cluster, worker).kill()
+            with pytest.raises(tf.errors.OpError):
+                call.result()
+            permits.give_back_of(worker)
+        gate.enqueue_many([[True] * 7])
+        for keeper in keepers[1:]:
+            keeper.join()  # a worker's loss may fail another's call once its work is done
+        wait_for(lambda: set(permits._holders.numpy()) == {NOBODY})
+        for turn in range(5):
+            assert not Call(functools.partial(on, 1 + turn % 2, keep, 9)).result(10), "a permit is lost"
+
+
+STEPWISE = {"exchange_steps": 1, "overlap": False, "parameter_servers": 1, "hidden_units": "4"}
+"""An exchange for each batch, and no two at once."""
+WHOLE_SHARDS = {**STEPWISE, "exchange_steps": 25, "batch_size": 20}
+"""An exchange for each shard."""
+
+
+def test_what_is_too_old_is_refused_and_leaves_no_trace(training: Any) -> None:
+    training.make_dynamic()
+    training.with_trainer(_refuse, training.folder, **WHOLE_SHARDS, staleness_bound=25)
+
+
+def _refuse(bounded: Any, cluster: Any, paths: list[str], folder: Any) -> None:
+    from paraserve.components.records import read_shard
+    from paraserve.components.train.optimizers import ADAGRAD_START
+    from tests.components.train.trainers import apart, beside_a_slow_worker, rows_by_key, trainer_of
+
+    own = apart(bounded, paths[0], folder / "apart.records")
+    free = trainer_of(bounded.config, staleness_bound=0)
+    for trainer in (bounded, free):
+        (group,) = trainer.groups
+        slow, _ = beside_a_slow_worker(trainer, cluster, paths[0], own)
+        assert slow.refused_steps == (25 if trainer is bounded else 0)
+        assert slow.mean_staleness > 25
+        layout = trainer.manifest.layout
+        keys = np.unique(read_shard(Path(own), layout).ids)
+        sums = np.array([rows_by_key(group)["accumulator"][key] for key in keys])
+        # Keys that the slow worker alone trained stand where they began, or do not.
+        assert (sums > ADAGRAD_START).any() == (trainer is free)
+
+
+def test_a_held_worker_keeps_gradients_within_the_bound(training: Any) -> None:
+    training.with_trainer(_hold, training.folder, **STEPWISE, batch_size=50, staleness_bound=2, staleness_action="hold")
+
+
+def _hold(bounded: Any, cluster: Any, paths: list[str], folder: Path) -> None:
+    from tests.components.train.trainers import beside_a_slow_worker, trainer_of
+
+    free = trainer_of(bounded.config, staleness_bound=0, staleness_action="refuse")
+    for trainer in (bounded, free):
+        slow, fast = beside_a_slow_worker(trainer, cluster, paths[0], paths[1])
+        seen = np.flatnonzero(slow.staleness + fast.staleness)
+        assert (seen.max() <= 2) == (trainer is bounded)
+        assert (fast.held > 0) == (trainer is bounded)
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_nobody_waits_for_a_killed_worker(training: Any, bound: int) -> None:
+    training.with_trainer(_kill, **STEPWISE, batch_size=50, staleness_bound=bound, staleness_action="hold")
+
+
+def _kill(trainer: Any, cluster: Any, paths: list[str]) -> None:
+    import tensorflow as tf
+
+    from tests.components.train.trainers import Call, slowed, train, wait_for, worker_process
+
+    def live() -> Any:
+        # A worker's loss may also fail a call to another, once.
+        with contextlib.suppress(tf.errors.UnavailableError):
+            return train(trainer, paths[1:4], 1)
+        return train(trainer, paths[1:4], 1)
+
+    for worker in range(2):
+        train(trainer, paths[:1], worker)
+    permits, call = trainer.functions.permits, next(trainer._calls) + 1
+    with slowed(cluster, 0):
+        dying = Call(lambda: train(trainer, paths[:1], 0))
+        wait_for(lambda: call in permits._holders.numpy())
+        living = Call(live)
+        wait_for(lambda: call + 1 in permits._holders.numpy())
+        wait_for(lambda: call in permits._holders.numpy())
+        worker_process(cluster, 0).kill()
+    with pytest.raises(tf.errors.OpError):
+        dying.result()
+    assert living.result().staleness.sum() == 30
