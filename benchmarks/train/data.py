@@ -26,7 +26,7 @@ PRESENT = "present-*.records"
 """Shards of a log with `present_keys`, beside those of the manifest."""
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-WEIGHT_SCALE, PAIR_SCALE, DENSE_SCALE, BIAS = 0.35, 0.6, 0.2, -1.2
+WEIGHT_SCALE, PAIR_SCALE, DENSE_SCALE, BIAS = 0.5, 0.3, 0.3, -1.2
 """Standard deviations of the planted effects, and a bias for about a quarter of positives."""
 
 
@@ -34,7 +34,7 @@ WEIGHT_SCALE, PAIR_SCALE, DENSE_SCALE, BIAS = 0.35, 0.6, 0.2, -1.2
 class Log:
     """What to draw."""
 
-    rows: int = 2**20
+    rows: int = 2**21
     """Of the train split."""
     held_out_rows: int = 2**17
     """Of the eval split and of the test split, each."""
@@ -44,8 +44,8 @@ class Log:
     """Distinct values of each."""
     exponent: float = 1.2
     """Of the Zipf distribution, above 1."""
-    planted_values: int = 100_000
-    """Only a column's so many most frequent values carry an effect: the rarest cannot be learnt from few examples."""
+    planted_values: int = 50
+    """Only a column's so many most frequent values carry an effect: rare ones cannot be learnt from so few examples."""
     dense: int = 13
     """Dense columns, standard normal."""
     pairs: int = 3
@@ -53,7 +53,6 @@ class Log:
     shard_rows: int = 2**16
     """Ingest's default."""
     seed: int = 0
-
     present_keys: int = 0
     """Distinct keys, at least those of all values, that the shards PRESENT hold, once each: they grow a dynamic table to that
     size. 0 for no such shards."""

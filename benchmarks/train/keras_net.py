@@ -22,8 +22,8 @@ def build(workload: Workload) -> tf_keras.Model:
 
 
 def batches(workload: Workload, manifest: Manifest, part: int = 0, parts: int = 1) -> tf.data.Dataset:
-    """Every `parts`-th shard of the train split, read once, then served from memory again and again in batches."""
-    shards = manifest.splits["train"].shards[part::parts]
+    """Every `parts`-th of the peers' shards, read once, then served from memory again and again in batches."""
+    shards = manifest.splits["train"].shards[: workload.peer_shards][part::parts]
     offsets = tf.range(workload.log.columns, dtype=tf.int64) * workload.log.values
 
     def read(place: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:

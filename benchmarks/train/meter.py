@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 POLL_SECONDS = 0.01
-WARM_SECONDS = 180.0
+WARM_SECONDS = 120.0
 """A contender that is not warm by then has failed."""
 
 

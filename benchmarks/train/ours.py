@@ -40,7 +40,7 @@ def run(workload: Workload, network: Network, settings: Mapping[str, Any]) -> Fi
     manifest = read_manifest(wanted.shards)
     cluster = BenchCluster(network, workload.workers, workload.parameter_servers, serve)
     shards = manifest.splits["train"].shards * PASSES
-    connect(cluster)
+    _strategy = connect(cluster)  # kept: the connection ends with it
     trainer = Trainer(wanted, manifest, workload.parameter_servers, planned_steps=steps_of(shards, wanted.batch_size))
     workers = Workers(cluster, workload.workers, wanted.shards)
     ledger = Ledger.of_epoch(shards, 0, wanted.seed, wanted.batch_size)

@@ -65,7 +65,7 @@ def run(workload: Workload, network: Network) -> Figures:
 
 def _batches(workload: Workload, manifest: Manifest) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Batches from memory, again and again: rows of the table, dense values, labels."""
-    files = [workload.shards / shard.file for shard in manifest.splits["train"].shards]
+    files = [workload.shards / shard.file for shard in manifest.splits["train"].shards[: workload.peer_shards]]
     block = Block.concatenate([read_shard(path, manifest.layout) for path in files])
     offsets = np.arange(workload.log.columns) * workload.log.values
     arrays = (block.ids % workload.log.values + offsets, block.dense, block.labels[:, None])

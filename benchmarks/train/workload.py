@@ -25,7 +25,7 @@ class Workload:
     """Whether ours keeps them in dynamic tables, where every key has a row of its own, or in static ones as the peers do."""
     batch_size: int = 1024
     hidden: tuple[int, ...] = (256, 128)
-    learning_rate: float = 0.05
+    learning_rate: float = 0.2
     embedding_init: float = 0.01
     """Standard deviation of the initial rows."""
     workers: int = 2
@@ -36,6 +36,11 @@ class Workload:
     """Trained before measuring starts."""
     seconds: float = 10.0
     """Measured, in the steady state."""
+
+    @property
+    def peer_shards(self) -> int:
+        """Peers serve so many shards again and again, all in memory by the end of the warm-up; ours reads every one."""
+        return max(self.warm_examples // self.log.shard_rows, self.workers)
 
     @property
     def rows(self) -> int:
