@@ -23,7 +23,7 @@ class Mutex:
         with tf.control_dependencies([lock]):
             result = section()
         with tf.control_dependencies([result]):
-            tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+            _let_go(tf.raw_ops.ConsumeMutexLock(mutex_lock=lock))
         return result
 
 
