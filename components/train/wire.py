@@ -6,8 +6,8 @@ import tensorflow as tf
 
 DTYPES = ("float32", "bfloat16", "float16")
 _MANTISSA_BITS = {"bfloat16": 7, "float16": 10}
-_SMALLEST_STEP = {"bfloat16": 0.0, "float16": 2.0**-24}
-"""Between subnormal numbers; bfloat16 has float32's exponents, where it does not matter."""
+_SMALLEST_STEP = {"bfloat16": 2.0**-126, "float16": 2.0**-24}
+"""Between the smallest numbers; of bfloat16, which has float32's exponents, without the subnormal ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Wire:
         if self.dtype == "float32":
             return values
         if self.dithered:
-            values += _dither(values, self.dtype)
+            values = _dithered(values, self.dtype)
         if self.dtype == "float16":
             values = tf.clip_by_value(values, tf.float16.min, tf.float16.max)
         return tf.cast(values, self.dtype)
@@ -40,9 +40,9 @@ class Wire:
         return tf.cast(values, tf.float32)
 
 
-def _dither(values: tf.Tensor, dtype: str) -> tf.Tensor:
-    """Noise of up to half a step of `dtype` either way: rounded to the nearest after it, the expected value is `values`."""
+def _dithered(values: tf.Tensor, dtype: str) -> tf.Tensor:
+    """Each number as one of the two of `dtype` that it lies between, the nearer the likelier: the expected value is `values`."""
     # The exponent alone, as a number: the power of two at or below each value.
     power = tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32), 0x7F800000), tf.float32)
     step = tf.maximum(power * 2.0 ** -_MANTISSA_BITS[dtype], _SMALLEST_STEP[dtype])
-    return step * tf.random.uniform(tf.shape(values), -0.5, 0.5)
+    return step * tf.floor(values / step + tf.random.uniform(tf.shape(values)))

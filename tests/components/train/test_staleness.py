@@ -82,52 +82,62 @@ def _permits() -> None:
 
 STEPWISE = {"exchange_steps": 1, "overlap": False, "parameter_servers": 1, "hidden_units": "4"}
 """An exchange for each batch, and no two at once."""
-WHOLE_SHARDS = {**STEPWISE, "exchange_steps": 25, "batch_size": 20}
-"""An exchange for each shard."""
 
 
 def test_what_is_too_old_is_refused_and_leaves_no_trace(training: Any) -> None:
     training.make_dynamic()
-    training.with_trainer(_refuse, training.folder, **WHOLE_SHARDS, staleness_bound=25)
+    training.with_trainer(_refuse, training.folder, **STEPWISE, batch_size=50, staleness_bound=2)
 
 
 def _refuse(bounded: Any, cluster: Any, paths: list[str], folder: Any) -> None:
     from paraserve.components.records import read_shard
     from paraserve.components.train.optimizers import ADAGRAD_START
+    import tensorflow as tf
+
     from tests.components.train.trainers import apart, beside_a_slow_worker, rows_by_key, trainer_of
 
-    own = apart(bounded, paths[0], folder / "apart.records")
-    free = trainer_of(bounded.config, staleness_bound=0)
-    for trainer in (bounded, free):
+    own = folder / "apart.records"
+    batches = apart(bounded, paths[0], own)
+    for trainer in (bounded, trainer_of(bounded.config, staleness_bound=0)):
+        slow, fast = beside_a_slow_worker(trainer, cluster, paths[0], str(own))
+
+        too_old = [int(exchanged.staleness[3:].sum()) for exchanged in (slow, fast)]
+        assert too_old[0] > 0
+        refused = [slow.refused_steps, fast.refused_steps]
+        assert refused == (too_old if trainer is bounded else [0, 0])
+        assert trainer.functions.clock.now().numpy() == 2 * 10 + 10 + fast.staleness.sum() - sum(refused)
         (group,) = trainer.groups
-        slow, _ = beside_a_slow_worker(trainer, cluster, paths[0], own)
-        assert slow.refused_steps == (25 if trainer is bounded else 0)
-        assert slow.mean_staleness > 25
-        layout = trainer.manifest.layout
-        keys = np.unique(read_shard(Path(own), layout).ids)
-        sums = np.array([rows_by_key(group)["accumulator"][key] for key in keys])
-        # Keys that the slow worker alone trained stand where they began, or do not.
-        assert (sums > ADAGRAD_START).any() == (trainer is free)
+        rows = rows_by_key(group)
+        untouched = [
+            np.array_equal([rows["weights"][key] for key in keys.tolist()], group.row_format.initial(tf.constant(keys)))
+            and np.array_equal(*np.broadcast_arrays([rows["accumulator"][key] for key in keys.tolist()], np.float32(0.1)))
+            for keys in batches
+        ]
+        assert sum(untouched) == refused[0]
 
 
-def test_a_held_worker_keeps_gradients_within_the_bound(training: Any) -> None:
-    training.with_trainer(_hold, training.folder, **STEPWISE, batch_size=50, staleness_bound=2, staleness_action="hold")
+def test_who_would_be_too_old_is_held(training: Any) -> None:
+    training.with_trainer(_hold, **STEPWISE, batch_size=50, staleness_bound=2, staleness_action="hold")
 
 
-def _hold(bounded: Any, cluster: Any, paths: list[str], folder: Path) -> None:
-    from tests.components.train.trainers import beside_a_slow_worker, trainer_of
+def _hold(holding: Any, cluster: Any, paths: list[str]) -> None:
+    from tests.components.train.trainers import beside_a_slow_worker, train, trainer_of
 
-    free = trainer_of(bounded.config, staleness_bound=0, staleness_action="refuse")
-    for trainer in (bounded, free):
+    free = trainer_of(holding.config, staleness_bound=0, staleness_action="refuse")
+    for trainer in (holding, free):
         slow, fast = beside_a_slow_worker(trainer, cluster, paths[0], paths[1])
-        seen = np.flatnonzero(slow.staleness + fast.staleness)
-        assert (seen.max() <= 2) == (trainer is bounded)
-        assert (fast.held > 0) == (trainer is bounded)
+
+        too_old = slow.staleness[3:].sum() + fast.staleness[3:].sum()
+        assert (too_old > 0, fast.held > 0) == (trainer is free, trainer is holding)
+        assert slow.refused_steps == fast.refused_steps == 0
+        assert trainer.functions.clock.now().numpy() == 2 * 10 + 10 + fast.staleness.sum()
+    alone = train(holding, paths[:1])
+    assert alone.held == alone.staleness[1:].sum() == 0, "nobody waits for a permit of its own"
 
 
 @pytest.mark.parametrize("bound", [1, 2])
 def test_nobody_waits_for_a_killed_worker(training: Any, bound: int) -> None:
-    training.with_trainer(_kill, **STEPWISE, batch_size=50, staleness_bound=bound, staleness_action="hold")
+    training.with_trainer(_kill, **STEPWISE, batch_size=10, staleness_bound=bound, staleness_action="hold")
 
 
 def _kill(trainer: Any, cluster: Any, paths: list[str]) -> None:
@@ -153,4 +163,4 @@ def _kill(trainer: Any, cluster: Any, paths: list[str]) -> None:
         worker_process(cluster, 0).kill()
     with pytest.raises(tf.errors.OpError):
         dying.result()
-    assert living.result().staleness.sum() == 30
+    assert living.result().staleness.sum() == 150

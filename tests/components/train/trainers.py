@@ -57,13 +57,16 @@ def train(trainer: Trainer, paths: Sequence[str], worker: int = 0, exchanged: Ex
     return exchanged
 
 
-def apart(trainer: Trainer, path: str, target: Path) -> str:
-    """A copy of a shard whose keys no other shard has."""
-    layout = trainer.manifest.layout
+def apart(trainer: Trainer, path: str, target: Path) -> list[npt.NDArray[np.int64]]:
+    """Writes a copy of a shard in which no two batches have a key in common, nor has another shard; the keys of each batch."""
+    layout, size = trainer.manifest.layout, trainer.config.batch_size
     block = read_shard(Path(path), layout)
-    lists = tuple((lengths, values ^ (1 << 40)) for lengths, values in block.lists)
-    write_shard(target, dataclasses.replace(block, ids=block.ids ^ (1 << 40), lists=lists), layout)
-    return str(target)
+    mark = (1 + np.arange(len(block)) // size) << 40
+    lists = tuple((lengths, values ^ np.repeat(mark, lengths)) for lengths, values in block.lists)
+    copy = dataclasses.replace(block, ids=block.ids ^ mark[:, None], lists=lists)
+    write_shard(target, copy, layout)
+    batches = [copy.rows(start, start + size) for start in range(0, len(copy), size)]
+    return [np.unique(np.concatenate([b.ids.ravel(), *(values for _, values in b.lists)])) for b in batches]
 
 
 def beside_a_slow_worker(trainer: Trainer, cluster: LocalCluster, path: str, slow: str) -> tuple[Exchanged, Exchanged]:
