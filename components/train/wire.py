@@ -41,7 +41,7 @@ class Wire:
 
 
 def _dithered(values: tf.Tensor, dtype: str) -> tf.Tensor:
-    """Each number as one of the two of `dtype` that it lies between, the nearer the likelier: the expected value is `values`."""
+    """Each number as one of the two of `dtype` that it lies between, the nearer the likelier: the expected value is its own."""
     # The exponent alone, as a number: the power of two at or below each value.
     power = tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32), 0x7F800000), tf.float32)
     step = tf.maximum(power * 2.0 ** -_MANTISSA_BITS[dtype], _SMALLEST_STEP[dtype])

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,8 +89,6 @@ def test_what_is_too_old_is_refused_and_leaves_no_trace(training: Any) -> None:
 
 
 def _refuse(bounded: Any, cluster: Any, paths: list[str], folder: Any) -> None:
-    from paraserve.components.records import read_shard
-    from paraserve.components.train.optimizers import ADAGRAD_START
     import tensorflow as tf
 
     from tests.components.train.trainers import apart, beside_a_slow_worker, rows_by_key, trainer_of
