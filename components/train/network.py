@@ -133,7 +133,15 @@ class Network:
 def build(model: tf_keras.Model, name: str, spec: FeatureSpec, linear: bool) -> None:
     """Calls a fresh model once, so that its variables exist. Raises ValueError where it does not fit the spec."""
     columns = {c.name: tf.zeros([1, c.dimension + int(linear)]) for c in spec.embedded}
-    logits = model(model_inputs(spec, tf.zeros([1, len(spec.dense)]), columns, linear))
+    inputs = model_inputs(spec, tf.zeros([1, len(spec.dense)]), columns, linear)
+    try:
+        logits = model(inputs)
+    except Exception as error:
+        dimensions = {column.name: column.dimension for column in spec.embedded}
+        raise ValueError(
+            f"the model '{name}' fails on {dimensions} and {len(spec.dense)} dense columns with {type(error).__name__}: "
+            f"{error}; make it fit the spec's columns"
+        ) from error
     if tuple(logits.shape) != (1, 1):
         raise ValueError(f"the model '{name}' returns shape {logits.shape} for one example; it must be (1, 1)")
     for variable in model.variables:
