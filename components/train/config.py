@@ -204,4 +204,5 @@ def _at_least_0(config: TrainConfig, name: str) -> None:
 
 def _one_of(config: TrainConfig, name: str, known: tuple[str, ...]) -> None:
     if getattr(config, name) not in known:
-        raise ValueError(f"`{name}` is '{getattr(config, name)}'; use one of {', '.join(known)}")
+        choices = ", ".join(choice or "''" for choice in known)
+        raise ValueError(f"`{name}` is '{getattr(config, name)}'; use one of {choices}")

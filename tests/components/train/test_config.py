@@ -1,11 +1,12 @@
 import dataclasses
 import inspect
+import re
 
 import pytest
 
 from paraserve.components.features.spec import parse_spec
 from paraserve.components.train.component import train
-from paraserve.components.train.config import TrainConfig, check_model_fits
+from paraserve.components.train.config import TrainConfig, check_model_fits, check_schedule_lasts
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,30 @@ from paraserve.components.train.config import TrainConfig, check_model_fits
         ({"dropout": 1.0}, "`dropout` is 1.0"),
         ({"hidden_units": "64,x"}, "`hidden_units` is '64,x'; give whole numbers above 0, such as 256,128"),
         ({"hidden_units": ""}, "`hidden_units` is ''"),
+        ({"hidden_units": "64,0"}, "`hidden_units` is '64,0'"),
+        ({"dense_optimizer": "adam"}, "`dense_optimizer` is 'adam'; use one of '', adagrad"),
+        ({"sharding": "modulo"}, "`sharding` is 'modulo'; use one of hash, range"),
+        ({"partitioner": "max_size"}, "`partitioner` is 'max_size'; use one of fixed, min_size"),
+        ({"exchange_steps": 0}, "`exchange_steps` is 0; give a whole number from 1 to 256"),
+        ({"exchange_steps": 2.0}, "`exchange_steps` is 2.0"),
+        ({"compute_dtype": "float16"}, "`compute_dtype` is 'float16'; use one of float32, bfloat16"),
+        ({"pull_dtype": "int8"}, "`pull_dtype` is 'int8'; use one of float32, bfloat16, float16"),
+        ({"push_dtype": "half"}, "`push_dtype` is 'half'"),
+        ({"dense_compression": "top-k"}, "`dense_compression` is 'top-k'; use one of none, topk, auto"),
+        ({"staleness_bound": -1}, "`staleness_bound` is -1; give a whole number from 0"),
+        ({"staleness_bound": 3}, "`staleness_bound` is 3, below the 4 steps that one exchange holds (`exchange_steps`)"),
+        ({"staleness_action": "wait"}, "`staleness_action` is 'wait'; use one of refuse, hold"),
+        ({"staleness_action": "hold"}, "`staleness_action` is hold, but `staleness_bound` is 0, which sets no bound; give one"),
+        ({"nonfinite": "ignore"}, "`nonfinite` is 'ignore'; use one of stop, drop"),
+        ({"snapshot_shards": -1}, "`snapshot_shards` is -1"),
+        ({"snapshot_seconds": float("inf")}, "`snapshot_seconds` is inf; give a finite number of at least 0"),
+        ({"serving_max_bytes": -1}, "`serving_max_bytes` is -1"),
+        ({"serving_dtype": "float16"}, "`serving_dtype` is 'float16'; use one of float32, bfloat16, int8"),
+        ({"decay_steps": 5}, "`decay_steps` is 5 but `schedule` is constant; set it to 0, or choose a schedule"),
     ],
 )
 def test_refuses_settings_out_of_range(setting: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match="^" + message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
         TrainConfig(shards="s", snapshots="p", **setting)  # type: ignore[arg-type]
 
 
@@ -65,3 +86,16 @@ def test_a_model_of_products_needs_one_dimension() -> None:
             check_model_fits(model, unequal)
     check_model_fits("dcn_v2", unequal)
     check_model_fits("my.package:model", unequal)
+
+
+def schedule(**settings: object) -> TrainConfig:
+    return TrainConfig(shards="s", snapshots="p", schedule="cosine", **settings)  # type: ignore[arg-type]
+
+
+def test_a_schedule_that_ends_long_before_the_steps_is_refused_with_what_would_last() -> None:
+    with pytest.raises(ValueError, match=r"reaches 0 at step 60 of 100, .* `decay_steps` to 0 .* or to at least 90, or lower"):
+        check_schedule_lasts(schedule(decay_steps=50, warmup_steps=10), 100)
+
+    check_schedule_lasts(schedule(decay_steps=90, warmup_steps=10), 100)
+    check_schedule_lasts(schedule(), 100)
+    check_schedule_lasts(TrainConfig(shards="s", snapshots="p", schedule="exponential", decay_steps=5), 100)
