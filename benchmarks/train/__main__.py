@@ -6,6 +6,7 @@ python -m benchmarks.train --short     a few seconds each, for CI: shows that it
 
 import argparse
 import dataclasses
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -55,22 +56,33 @@ def _run(base: Workload, wanted: Sequence[Row], rounds: int) -> Report:
             left_out[case.title] = why
         else:
             possible.append(case)
+    figures, failed = _timed(possible, rounds)
     measured = Measured(
-        rounds=_timed(possible, rounds),
+        rounds=figures,
         planted={case.title: _judged(case) for case in judged_cases(wanted)},
         movielens=quality.movielens() if any(row.movielens for row in wanted) else {},
     )
-    return Report(base=base, rows=wanted, measured=measured, left_out=left_out)
+    return Report(base=base, rows=wanted, measured=measured, left_out={**left_out, **failed})
 
 
-def _timed(cases: Sequence[Case], rounds: int) -> dict[str, list[Figures]]:
-    """Measures every case once in each round, forth and back, so that a drift of the machine meets both sides of a ratio."""
+def _timed(cases: Sequence[Case], rounds: int) -> tuple[dict[str, list[Figures]], dict[str, str]]:
+    """Measures every case once in each round, forth and back, so that a drift of the machine meets both sides of a ratio.
+
+    Returns the figures, and of those cases that failed, and were then given up, the reason.
+    """
     figures: dict[str, list[Figures]] = {case.title: [] for case in cases}
+    failed: dict[str, str] = {}
     for number in range(rounds):
         for case in cases if number % 2 == 0 else reversed(cases):
-            figures[case.title].append(measured := measure(case))
-            print(f"round {number + 1} of {rounds}: {one_line(case, measured)}", flush=True)
-    return figures
+            if case.title in failed:
+                continue
+            try:
+                figures[case.title].append(measured := measure(case))
+                print(f"round {number + 1} of {rounds}: {one_line(case, measured)}", flush=True)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:  # an hour of others' figures is not to be lost
+                print(error, file=sys.stderr, flush=True)
+                failed[case.title] = f"it failed: {str(error).splitlines()[-1]}"
+    return {title: taken for title, taken in figures.items() if title not in failed}, failed
 
 
 def _judged(case: Case) -> quality.Planted:

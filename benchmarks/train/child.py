@@ -29,14 +29,15 @@ def call(function: str, *arguments: Any, prefix: Sequence[str] = (), python_path
         ended = subprocess.run(
             [*prefix, sys.executable, "-m", "benchmarks.train.child", function, json.dumps(arguments), str(output)],
             cwd=ROOT,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": python_path},
+            # Whatever the child leaves when it fails goes with the folder.
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": python_path, "TMPDIR": folder},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=TIMEOUT_SECONDS,
         )
         if not output.exists():
-            raise RuntimeError(f"{function} failed with exit code {ended.returncode}:\n{ended.stdout[-4000:]}")
+            raise RuntimeError(f"{function} failed with exit code {ended.returncode}:\n{ended.stdout[-4000:].rstrip()}")
         return json.loads(output.read_text())
 
 
