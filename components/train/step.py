@@ -18,6 +18,7 @@ import tensorflow as tf
 from paraserve.components.records import read_shard_graph
 from paraserve.components.train.curves import BINS, bin_counts
 from paraserve.components.train.dense import DenseWeights
+from paraserve.components.train.embedding.layout import IndexedPlaces
 from paraserve.components.train.embedding.table import Group, Pulled, Want
 from paraserve.components.train.network import Network
 from paraserve.components.train.on_worker import WorkerRows, WorkerWeights
@@ -230,12 +231,12 @@ class ShardFunctions:
 
     def _gradient(self, exchange: Exchange, held: Held, on_worker: OnWorker, copy: int) -> Learned:
         """The gradients of the one batch that the exchange has."""
-        batch, (weights, _) = exchange.examples, on_worker
-        values = [want.places.values(_taker(pulled.rows)) for want, pulled in zip(exchange.wants, held.groups, strict=True)]
+        batch, (weights, _), places = exchange.examples, on_worker, _places(exchange, held)
+        values = [of_group.values(_taker(pulled.rows)) for of_group, pulled in zip(places, held.groups, strict=True)]
         computed = self.network.gradient(weights, values, batch["dense"], batch["labels"], copy)
         rows = [
-            [tf.math.unsorted_segment_sum(want.places.flat_gradient(of_group), want.places.flat(), tf.shape(pulled.rows)[0])]
-            for want, of_group, pulled in zip(exchange.wants, computed.places, held.groups, strict=True)
+            [tf.math.unsorted_segment_sum(of_group.flat_gradient(gradients), of_group.flat(), tf.shape(pulled.rows)[0])]
+            for of_group, gradients, pulled in zip(places, computed.places, held.groups, strict=True)
         ]
         flat = self.network.weights.join(computed.weights)
         return Learned(loss=computed.losses, counts=bin_counts(computed.logits, batch["labels"]), weights=[flat], rows=rows)
@@ -246,10 +247,11 @@ class ShardFunctions:
         weights, rows = on_worker
         for targets, pulled in zip(rows, held.groups, strict=True):
             targets.assign(pulled.parts)
+        of_exchange = _places(exchange, held)
 
         def batch(start: tf.Tensor, loss: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             stop = tf.minimum(start + size, examples)
-            places = [want.places.between(start, stop) for want in exchange.wants]
+            places = [of_group.between(start, stop) for of_group in of_exchange]
             values = [of_group.values(targets.gather) for of_group, targets in zip(places, rows, strict=True)]
             part = _slice(exchange.examples, start, size)
             computed = self.network.gradient(weights, values, part["dense"], part["labels"], copy)
@@ -329,6 +331,12 @@ class ShardFunctions:
 
 def _slice(shard: Mapping[str, tf.Tensor], start: tf.Tensor, size: int) -> dict[str, tf.Tensor]:
     return {name: values[start : start + size] for name, values in shard.items()}
+
+
+def _places(exchange: Exchange, held: Held) -> list[IndexedPlaces]:
+    """For each group which of the pulled rows each place learns."""
+    pairs = zip(exchange.wants, held.groups, strict=True)
+    return [want.places if pulled.learner is None else want.places.at(pulled.learner) for want, pulled in pairs]
 
 
 def _taker(rows: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:

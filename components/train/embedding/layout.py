@@ -4,6 +4,7 @@ All tables of one dimension and kind are a *group* with rows of one width, so th
 group. A batch's ids of a group stand one after the other: its categorical columns, column by column, then each list's items.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -128,9 +129,9 @@ class Places:
             return tf.zeros([0], tf.int32)
         places = self.indexed(index)
         of_block = [tf.reduce_max(places.block, axis=1)] if self.layout.categorical else []
-        highest = tf.concat([*of_block, *(tf.reduce_max(part)[None] for part in places.lists)], axis=0)
-        # Columns stand one after the other: by a column's end all rows are met that have a number up to its highest. The
-        # highest of a column without places is the smallest number there is.
+        # Of a column without places it would be the smallest number there is.
+        highest = tf.maximum(tf.concat([*of_block, *(tf.reduce_max(part)[None] for part in places.lists)], axis=0), -1)
+        # Columns stand one after the other: by a column's end all rows are met that have a number up to its highest.
         count = len(self.layout.columns)
         before = tf.linalg.band_part(tf.ones([count, count], tf.bool), -1, 0)
         met = tf.reduce_max(tf.where(before, highest[None], -1), axis=1) + 1
@@ -172,6 +173,12 @@ class IndexedPlaces:
             segments.append(of_list[first:last] - tf.cast(start, tf.int64))
         return IndexedPlaces(
             layout=self.layout, examples=stop - start, block=self.block[:, start:stop], lists=lists, segments=segments
+        )
+
+    def at(self, rows: tf.Tensor) -> "IndexedPlaces":
+        """With row `rows[i]`, int32 [n], where row i is."""
+        return dataclasses.replace(
+            self, block=tf.gather(rows, self.block), lists=[tf.gather(rows, index) for index in self.lists]
         )
 
     def flat(self) -> tf.Tensor:

@@ -72,6 +72,8 @@ class Pulled:
     """float32 [n, width], server after server: the weights; with them, where wanted, each slot of the optimizer."""
     slots: Sequence[tf.Tensor]
     """For each server, and on it: int32 or int64 [n], where the rows stand."""
+    learner: tf.Tensor | None = None
+    """int32 [n]: for each row the one that learns in its place, itself but for keys that share a row; None where none may."""
 
     @property
     def rows(self) -> tf.Tensor:
@@ -132,7 +134,27 @@ class Group:
                 ]
                 parts.append([wire.encode(part) for part in gathered])
         joined = [wire.decode(tf.concat(of_servers, axis=0)) for of_servers in zip(*parts, strict=True)]
-        return Pulled(parts=[tf.ensure_shape(part, self._shape(i, slots)) for i, part in enumerate(joined)], slots=places)
+        return Pulled(
+            parts=[tf.ensure_shape(part, self._shape(i, slots)) for i, part in enumerate(joined)],
+            slots=places,
+            learner=self._learner(places, tf.shape(joined[0])[0]) if self.layout.dynamic and training else None,
+        )
+
+    def _learner(self, slots: Sequence[tf.Tensor], rows: tf.Tensor) -> tf.Tensor:
+        """`Pulled.learner`: of the keys that share a row, the first. Else each would teach a copy of its own, and what they
+        all made of it, its optimizer's slots included, would be added up."""
+        tables = len(self.layout.tables)
+        places, shared, start = [], [], tf.constant(0, tf.int64)
+        for number, (shard, of_shard) in enumerate(zip(self.shards, slots, strict=True)):
+            with tf.device(shard.device):
+                here = tf.where(of_shard < tables)[:, 0]
+                row = tf.gather(of_shard, here)
+            places.append(here + start)
+            shared.append(row + number * tables)
+            start += tf.size(of_shard, tf.int64)
+        of_all, row_of_all = tf.concat(places, axis=0), tf.concat(shared, axis=0)
+        first = tf.math.unsorted_segment_min(tf.cast(of_all, tf.int32), row_of_all, tables * len(self.shards))
+        return tf.tensor_scatter_nd_update(tf.range(rows), of_all[:, None], tf.gather(first, row_of_all))
 
     def push(
         self, want: Want, pulled: Pulled, gradient: tf.Tensor, rate: tf.Tensor, step: tf.Tensor, accept: tf.Tensor
@@ -187,15 +209,6 @@ class Group:
                 apply(shard, slots, parts)
                 return tf.constant(True)
 
-        def distinct() -> list[tf.Tensor]:
-            with tf.device(shard.device):
-                rows, index = tf.unique(slots)
-                return [rows, *(tf.math.unsorted_segment_sum(part, index, tf.size(rows)) for part in parts)]
-
-        if self.layout.dynamic:
-            # Keys without a row of their own stand for one shared slot.
-            shared = tf.reduce_any(slots < len(self.layout.tables))
-            slots, *parts = tf.cond(shared, distinct, lambda: [slots, *parts])
         tf.cond(accept, accepted, lambda: tf.constant(False))
 
     def _shape(self, part: int, slots: Sequence[Slot]) -> list[int | None]:
