@@ -15,6 +15,8 @@ WIRE_DTYPES = ("float32", "bfloat16", "float16")
 COMPUTE_DTYPES = ("float32", "bfloat16")
 SERVING_DTYPES = ("float32", "bfloat16", "int8")
 COMPRESSIONS = ("none", "topk", "auto")
+OF_SMALL_SQUARES = ("rowwise_adagrad", "lazy_adam")
+"""Optimizers that divide by mean squares of gradients, from 0 on."""
 EQUAL_DIMENSION_MODELS = ("deepfm", "dlrm")
 """Those that multiply embeddings with each other."""
 
@@ -109,6 +111,7 @@ class TrainConfig:
             _one_of(self, name, known)
         self._check_schedule()
         self._check_staleness()
+        self._check_wire()
         if self.model not in MODELS and ":" not in self.model:
             raise ValueError(
                 f"`model` is '{self.model}'; use one of {', '.join(MODELS)}, or your own as package.module:function"
@@ -134,6 +137,17 @@ class TrainConfig:
             )
         if self.staleness_action == "hold" and not self.staleness_bound:
             raise ValueError("`staleness_action` is hold, but `staleness_bound` is 0, which sets no bound; give one")
+
+    def _check_wire(self) -> None:
+        """Held for several batches, the optimizer's slots travel as well."""
+        squares = [name for name in ("optimizer", "dense_optimizer") if getattr(self, name) in OF_SMALL_SQUARES]
+        halves = [name for name in ("pull_dtype", "push_dtype") if getattr(self, name) == "float16"]
+        if squares and halves and self.exchange_steps > 1:
+            raise ValueError(
+                f"`{halves[0]}` is float16, in which the squares of small gradients are 0, and with `exchange_steps` "
+                f"{self.exchange_steps} those of `{squares[0]}` {getattr(self, squares[0])} would travel; use bfloat16, or set "
+                "`exchange_steps` to 1"
+            )
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:

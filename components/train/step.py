@@ -200,7 +200,8 @@ class ShardFunctions:
         learned = learn(exchange, held, on_worker, copy)
         change = weights.state() - held.state
         sound = _finite([*learned.weights, change, *(part for parts in learned.rows for part in parts)])
-        arrival = self.clock.arrive(held.at, exchange.steps, sound)
+        # At a shard's end an exchange may have no batch. That is no step: Adam would make one of zeros, too.
+        arrival = self.clock.arrive(held.at, exchange.steps, sound & (exchange.steps > 0))
         accept = arrival.accept
         if compressed:
             residual = self._push_largest(learned.weights, exchange.first_step, accept, sound, residual)

@@ -144,14 +144,14 @@ class Training:
 
     def run(self, run_id: str = "run", **settings: Any) -> Any:
         """Trains to the end."""
-        return self.start(run_id, **settings).result(timeout=400)
+        return self.start(run_id, **settings).result(timeout=240)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function in such a process."""
         with concurrent.futures.ProcessPoolExecutor(1, mp_context=self._context) as pool:
             future = pool.submit(function, *arguments)
             try:
-                return future.result(timeout=400)
+                return future.result(timeout=240)
             except TimeoutError:
                 for process in pool._processes.values():
                     process.kill()  # else the pool would wait for it, and so would the test

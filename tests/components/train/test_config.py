@@ -42,6 +42,12 @@ from paraserve.components.train.config import TrainConfig, check_model_fits, che
         ({"staleness_bound": 3}, "`staleness_bound` is 3, below the 4 steps that one exchange holds (`exchange_steps`)"),
         ({"staleness_action": "wait"}, "`staleness_action` is 'wait'; use one of refuse, hold"),
         ({"staleness_action": "hold"}, "`staleness_action` is hold, but `staleness_bound` is 0, which sets no bound; give one"),
+        (
+            {"pull_dtype": "float16", "optimizer": "lazy_adam"},
+            "`pull_dtype` is float16, in which the squares of small gradients are 0, and with `exchange_steps` 4 those of "
+            "`optimizer` lazy_adam would travel; use bfloat16",
+        ),
+        ({"push_dtype": "float16", "dense_optimizer": "rowwise_adagrad"}, "`push_dtype` is float16"),
         ({"nonfinite": "ignore"}, "`nonfinite` is 'ignore'; use one of stop, drop"),
         ({"snapshot_shards": -1}, "`snapshot_shards` is -1"),
         ({"snapshot_seconds": float("inf")}, "`snapshot_seconds` is inf; give a finite number of at least 0"),
@@ -53,6 +59,11 @@ from paraserve.components.train.config import TrainConfig, check_model_fits, che
 def test_refuses_settings_out_of_range(setting: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         TrainConfig(shards="s", snapshots="p", **setting)  # type: ignore[arg-type]
+
+
+def test_float16_is_allowed_where_no_square_travels() -> None:
+    for settings in ({"optimizer": "lazy_adam", "exchange_steps": 1}, {"optimizer": "adagrad"}):
+        TrainConfig(shards="s", snapshots="p", pull_dtype="float16", push_dtype="float16", **settings)  # type: ignore[arg-type]
 
 
 def test_a_learning_rate_of_zero_is_allowed() -> None:
