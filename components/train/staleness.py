@@ -5,16 +5,18 @@ weights and its own arrival.
 
 Refusing: a gradient that is staler than the bound is not applied. Holding: a worker waits before it pulls, like PERSIA's
 permit, which is held from the lookup until the gradient is applied (Lian et al., 2021, https://arxiv.org/abs/2111.05897).
-Permits are numbered and come back in order here: with P of them, exchange t begins when exchange t - P is applied, so that at
-most 2 (P - 1) others are applied while it lasts, however slow its worker is.
+Permits are numbered and come back in order here: with P of them, exchange t begins when all up to exchange t - P are applied,
+so that at most 2 (P - 1) others are applied while it lasts, however slow its worker is and however many others there are.
 """
 
 import uuid
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from paraserve.components.train.cluster import PARAMETER_SERVER, device
+from paraserve.components.train.embedding.mutex import Mutex
 
 BINS = 64
 """Of the histogram; the last one holds all that are staler."""
@@ -61,48 +63,53 @@ class Permits:
     def __init__(self, bound: int, exchange_steps: int):
         """As many as keep the staleness of exchanges of so many steps within `bound` steps."""
         self.count = bound // (2 * exchange_steps) + 1
-        name = uuid.uuid4().hex
-        with tf.device(device(PARAMETER_SERVER, 0)):
-            # One queue for each permit: those of one queue come back in any order.
-            self._queues = [tf.queue.FIFOQueue(1, [tf.bool], [[]], shared_name=f"permit-{name}-{i}") for i in range(self.count)]
-            for queue in self._queues:
-                queue.enqueue(True)
-            self._next = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self._device = device(PARAMETER_SERVER, 0)
+        with tf.device(self._device):
+            # The numbers that may be taken, from the lowest on.
+            self._queue = tf.queue.FIFOQueue(self.count, [tf.int64], [[]], shared_name=f"permits-{uuid.uuid4().hex}")
+            self._queue.enqueue_many([tf.range(self.count, dtype=tf.int64)])
+            # The lowest number that is out; of each number from it on, at its place, who holds it and whether it came back.
+            self._first = tf.Variable(0, trainable=False, dtype=tf.int64)
             self._holders = tf.Variable(tf.fill([self.count], tf.constant(NOBODY, tf.int64)), trainable=False)
+            self._back = tf.Variable(tf.zeros([self.count], tf.bool), trainable=False)
+            self._mutex = Mutex()
 
     def take(self, holder: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Waits for the next permit; returns its number, int64, and whether it had to wait, bool."""
-        with tf.device(self._next.device):
-            # Each number is given once, whoever races: a read after an addition would give one twice, and another never.
-            number = tf.raw_ops.ResourceCountUpTo(resource=self._next.handle, limit=2**63 - 1, T=tf.int64)
-            place = number % self.count
-            queue = self._queue(place)
-            waits = tf.equal(tf.raw_ops.QueueSizeV2(handle=queue), 0)
+        with tf.device(self._device):
+            waits = tf.equal(self._queue.size(), 0)
             # The holder is known here before it holds: should it die, its permit is found.
             with tf.control_dependencies([waits, tf.identity(holder)]):
-                taken = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.bool])
-            with tf.control_dependencies(taken):
-                held = self._holders.scatter_nd_update(place[None, None], holder[None])
-            with tf.control_dependencies([held]):
+                number = self._queue.dequeue()
+            place = number % self.count
+            with tf.control_dependencies([self._holders.scatter_nd_update(place[None, None], holder[None])]):
                 return tf.identity(number), tf.identity(waits)
 
     def give_back(self, number: tf.Tensor) -> None:
-        with tf.device(self._next.device):
-            place = number % self.count
-            freed = self._holders.scatter_nd_update(place[None, None], tf.constant([NOBODY], tf.int64))
-            with tf.control_dependencies([freed]):
-                back = tf.raw_ops.QueueEnqueueV2(handle=self._queue(place), components=[tf.constant(True)])
-            with tf.control_dependencies([back]):
-                # A function's operations on one variable keep their order: its next `take` comes after this, and not before.
-                self._next.assign_add(0)
+        """Lets exchange `number + count` begin, once those before `number` are back as well. A second time does nothing."""
+        with tf.device(self._device), tf.control_dependencies([tf.identity(number)]):
+            self._mutex.held(lambda: self._given_back(number))
 
     def give_back_of(self, holder: int) -> None:
         """Gives back what a call holds that failed; on the coordinator."""
         # Not in the scope of the worker that is gone.
         with tf.device(None):
-            for place, by in enumerate(self._holders.numpy()):
-                if by == holder:
-                    self.give_back(tf.constant(place, tf.int64))
+            first = int(self._first)
+            for place in np.flatnonzero(self._holders.numpy() == holder):
+                self.give_back(tf.constant(first + (place - first) % self.count, tf.int64))
 
-    def _queue(self, place: tf.Tensor) -> tf.Tensor:
-        return tf.gather(tf.stack([queue.queue_ref for queue in self._queues]), place)
+    def _given_back(self, number: tf.Tensor) -> tf.Tensor:
+        first = self._first.read_value()
+        place, numbers = number % self.count, first + tf.range(self.count, dtype=tf.int64)
+        back = self._back.scatter_nd_update([[place]], [number >= first])
+        run = tf.reduce_sum(tf.math.cumprod(tf.cast(tf.gather(back, numbers % self.count), tf.int64)))
+        places = (numbers[:run] % self.count)[:, None]
+        cleared = [
+            self._back.scatter_nd_update(places, tf.zeros([run], tf.bool)),
+            self._holders.scatter_nd_update(places, tf.fill([run], tf.constant(NOBODY, tf.int64))),
+            self._first.assign_add(run),
+        ]
+        with tf.control_dependencies(cleared):
+            freed = self._queue.enqueue_many([numbers[:run] + self.count])
+        with tf.control_dependencies([freed]):
+            return tf.identity(run)

@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def _permits() -> None:
 
     from paraserve.components.train.cluster import PARAMETER_SERVER, WORKER, device
     from paraserve.components.train.staleness import NOBODY, Permits
-    from tests.components.train.embedding.servers import at_once, servers
+    from tests.components.train.embedding.servers import servers
     from tests.components.train.trainers import Call, wait_for, worker_process
 
     with servers(workers=4, parameter_servers=1) as cluster:
@@ -39,7 +40,7 @@ def _permits() -> None:
                 return tf.concat([numbers, number[None]], axis=0)
 
             start, shape = tf.zeros([0], tf.int64), tf.TensorShape([None])
-            return tf.while_loop(lambda n: tf.size(n) < 250, once, [start], shape_invariants=[shape], parallel_iterations=1)[0]
+            return tf.while_loop(lambda n: tf.size(n) < 100, once, [start], shape_invariants=[shape], parallel_iterations=1)[0]
 
         def keep(holder: tf.Tensor) -> tf.Tensor:
             """Takes one, and keeps it until the gate opens; whether it had to wait for it."""
@@ -59,13 +60,28 @@ def _permits() -> None:
             with tf.device(device(WORKER, worker)):
                 return traced[function](tf.constant(holder, tf.int64)).numpy()
 
-        numbers = at_once(*(functools.partial(on, worker, race, worker) for worker in range(4)))
-        np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(1000))
+        def racing(workers: Iterable[int]) -> list[Call]:
+            return [Call(functools.partial(on, worker, race, worker)) for worker in workers]
 
+        numbers = [call.result() for call in racing(range(4))]
+        np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(400))
+
+        # While one is kept, two more may be taken, whoever takes them and gives them back.
+        keeper = Call(functools.partial(on, 0, keep, 0))
+        wait_for(lambda: 0 in permits._holders.numpy())
+        others = racing(range(1, 4))
+        time.sleep(0.5)
+        assert (int(permits._first), int(permits._queue.size())) == (400, 0)
+        assert all(call.running for call in (keeper, *others))
+        gate.enqueue(True)
+        numbers = [call.result() for call in others]
+        np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(401, 701))
+
+        # What the dead held is given back, and what they waited for others get.
         keepers = [Call(functools.partial(on, worker, keep, worker)) for worker in range(3)]
         wait_for(lambda: set(permits._holders.numpy()) == {0, 1, 2})
         waiter = Call(functools.partial(on, 3, keep, 3))
-        wait_for(lambda: int(permits._next) == 1004)
+        time.sleep(0.5)
         for call, worker in ((waiter, 3), (keepers[0], 0)):
             worker_process(cluster, worker).kill()
             with pytest.raises(tf.errors.OpError):
@@ -77,6 +93,8 @@ def _permits() -> None:
         wait_for(lambda: set(permits._holders.numpy()) == {NOBODY})
         for turn in range(5):
             assert not Call(functools.partial(on, 1 + turn % 2, keep, 9)).result(10), "a permit is lost"
+        permits.give_back(tf.constant(0, tf.int64))
+        assert int(permits._queue.size()) == 3, "one given back twice is not two"
 
 
 STEPWISE = {"exchange_steps": 1, "overlap": False, "parameter_servers": 1, "hidden_units": "4"}
