@@ -40,7 +40,7 @@ class Clock:
         """`bound` in steps; 0 accepts any staleness."""
         self._bound = bound
         with tf.device(device(PARAMETER_SERVER, 0)):
-            self._steps = tf.Variable(0, trainable=False, dtype=tf.int64)
+            self._steps, self._mutex = tf.Variable(0, trainable=False, dtype=tf.int64), Mutex()
 
     def now(self) -> tf.Tensor:
         """int64 scalar, to be taken with a pull."""
@@ -49,12 +49,18 @@ class Clock:
 
     def arrive(self, pulled_at: tf.Tensor, steps: tf.Tensor, sound: tf.Tensor) -> Arrival:
         """Judges gradients of `steps`, int64, batches pulled at `pulled_at`; `sound` says that they are finite, bool."""
-        # What depends on no gradient would run before the worker has computed any.
-        with tf.device(self._steps.device), tf.control_dependencies([tf.identity(sound)]):
-            staleness = self._steps.read_value() - pulled_at
-            accept = sound & (staleness <= self._bound) if self._bound else tf.identity(sound)
-            with tf.control_dependencies([self._steps.assign_add(tf.where(accept, steps, 0)).op]):
-                return Arrival(accept=tf.identity(accept), staleness=tf.identity(staleness))
+        with tf.device(self._steps.device):
+            # What depends on no gradient would run before the worker has computed any.
+            with tf.control_dependencies([tf.identity(part) for part in (pulled_at, steps, sound)]):
+                accept, staleness = tf.unstack(self._mutex.held(lambda: self._judged(pulled_at, steps, sound)))
+            return Arrival(accept=accept > 0, staleness=staleness)
+
+    def _judged(self, pulled_at: tf.Tensor, steps: tf.Tensor, sound: tf.Tensor) -> tf.Tensor:
+        """int64 [accept, staleness]; of two that arrive at once the second is judged after the first was counted."""
+        staleness = self._steps.read_value() - pulled_at
+        accept = sound & (staleness <= self._bound) if self._bound else sound
+        with tf.control_dependencies([self._steps.assign_add(tf.where(accept, steps, 0)).op]):
+            return tf.stack([tf.cast(accept, tf.int64), staleness])
 
 
 class Permits:

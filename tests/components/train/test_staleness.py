@@ -97,6 +97,47 @@ def _permits() -> None:
         assert int(permits._queue.size()) == 3, "one given back twice is not two"
 
 
+def test_of_two_that_arrive_at_once_the_second_is_judged_after_the_first(training: Any) -> None:
+    training.call(_arrive)
+
+
+def _arrive() -> None:
+    import tensorflow as tf
+
+    from paraserve.components.train.cluster import WORKER, device
+    from paraserve.components.train.staleness import Clock
+    from tests.components.train.embedding.servers import servers
+    from tests.components.train.trainers import Call
+
+    with servers(workers=4, parameter_servers=1):
+        clock, one = Clock(bound=2), tf.constant(1, tf.int64)
+
+        @tf.function(autograph=False)
+        def race() -> tf.Tensor:
+            """For many arrivals whether each was accepted and where the clock stood, int64 [n, 2]."""
+
+            def once(seen: tf.Tensor) -> tf.Tensor:
+                at = clock.now()
+                arrival = clock.arrive(at, one, tf.constant(True))
+                row = tf.stack([tf.cast(arrival.accept, tf.int64), at + arrival.staleness])
+                return tf.concat([seen, row[None]], axis=0)
+
+            start, shape = tf.zeros([0, 2], tf.int64), tf.TensorShape([None, 2])
+            seen = tf.while_loop(lambda s: tf.shape(s)[0] < 100, once, [start], shape_invariants=[shape], parallel_iterations=1)
+            return seen[0]
+
+        traced = race.get_concrete_function()
+
+        def on(worker: int) -> np.ndarray:
+            with tf.device(device(WORKER, worker)):
+                return traced().numpy()
+
+        calls = [Call(functools.partial(on, worker)) for worker in range(4)]
+        accepted, stood = np.concatenate([call.result() for call in calls]).T
+        np.testing.assert_array_equal(np.sort(stood[accepted == 1]), np.arange(accepted.sum()))
+        assert clock.now().numpy() == accepted.sum()
+
+
 STEPWISE = {"exchange_steps": 1, "overlap": False, "parameter_servers": 1, "hidden_units": "4"}
 """An exchange for each batch, and no two at once."""
 
